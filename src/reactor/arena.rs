@@ -1,0 +1,362 @@
+//! Data buffers: one registered memory area per reactor, given out in size classes, first come first served.
+//!
+//! The arena is registered with the ring in chunks (a fixed buffer is at most 1 GiB) and will be an RDMA memory region
+//! at once. A [`DataBuffer`] has one owner. Running out makes the asker wait, oldest first; a small reserve is kept for
+//! admin queue pairs, so that Identify never waits behind a burst of writes.
+
+use crate::{buddy::Buddy, shared::Mapping, stats::Stats};
+use slab::Slab;
+use std::{
+    cell::RefCell,
+    collections::VecDeque,
+    future::Future,
+    io,
+    pin::Pin,
+    rc::Rc,
+    sync::Arc,
+    task::{Context, Poll, Waker},
+};
+
+/// The smallest buffer.
+pub const PAGE: usize = 4096;
+/// Bytes per fixed buffer of the ring.
+const CHUNK: usize = 256 << 20;
+/// Pages kept for [`BufferClass::Admin`].
+const ADMIN_RESERVE: usize = 16;
+
+/// On whose behalf a buffer is asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BufferClass {
+    /// Commands of I/O queue pairs.
+    Io,
+    /// Commands of admin queue pairs: they may use the reserve.
+    Admin,
+}
+
+/// How much of an arena is in use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ArenaUse {
+    /// Bytes of all buffers.
+    pub total: usize,
+    /// Bytes not given out.
+    pub free: usize,
+    /// Askers waiting.
+    pub waiting: usize,
+}
+
+enum Waiter {
+    Waiting { order: u8, class: BufferClass, waker: Waker },
+    Granted { page: u32, order: u8 },
+}
+
+struct State {
+    buddy: Buddy,
+    waiters: Slab<Waiter>,
+    queue: VecDeque<usize>,
+}
+
+impl State {
+    fn take(&mut self, order: u8, class: BufferClass) -> Option<u32> {
+        let reserve = if class == BufferClass::Io { ADMIN_RESERVE } else { 0 };
+        if self.buddy.free_pages() < (1 << order) + reserve { None } else { self.buddy.take(order) }
+    }
+
+    /// Hands free blocks to who waits longest. An admin asker passes a blocked I/O asker, never the other way.
+    fn grant(&mut self) {
+        let mut at = 0;
+        let mut io_blocked = false;
+        while let Some(&key) = self.queue.get(at) {
+            let Waiter::Waiting { order, class, .. } = self.waiters[key] else {
+                unreachable!("granted and queued")
+            };
+            let page = if io_blocked && class == BufferClass::Io { None } else { self.take(order, class) };
+            match page {
+                Some(page) => {
+                    self.queue.remove(at);
+                    let granted = Waiter::Granted { page, order };
+                    if let Waiter::Waiting { waker, .. } = std::mem::replace(&mut self.waiters[key], granted)
+                    {
+                        waker.wake();
+                    }
+                }
+                None if class == BufferClass::Io => {
+                    io_blocked = true;
+                    at += 1;
+                }
+                None => break,
+            }
+        }
+    }
+}
+
+/// A reactor's buffers.
+pub(crate) struct Arena {
+    mapping: Mapping,
+    max_order: u8,
+    registered: bool,
+    stats: Arc<Stats>,
+    state: RefCell<State>,
+}
+
+impl Arena {
+    /// Maps `bytes`, in blocks of at most `max_buffer` (both rounded to powers of two of pages where needed).
+    pub(crate) fn new(bytes: usize, max_buffer: usize, stats: Arc<Stats>) -> io::Result<Arena> {
+        let max_order = order_of(max_buffer.next_power_of_two().max(PAGE));
+        let block = PAGE << max_order;
+        let bytes = bytes.div_ceil(block).max(2) * block;
+        Ok(Arena {
+            mapping: Mapping::new(bytes, true)?,
+            max_order,
+            registered: false,
+            stats,
+            state: RefCell::new(State {
+                buddy: Buddy::new(bytes / PAGE, max_order),
+                waiters: Slab::with_capacity(64),
+                queue: VecDeque::with_capacity(64),
+            }),
+        })
+    }
+
+    /// The chunks to register as fixed buffers, in the order of their indices.
+    pub(crate) fn chunks(&self) -> Vec<libc::iovec> {
+        (0..self.mapping.len())
+            .step_by(CHUNK)
+            .map(|offset| libc::iovec {
+                // SAFETY: offsets below the length of the mapping.
+                iov_base: unsafe { self.mapping.base().add(offset) }.cast(),
+                iov_len: CHUNK.min(self.mapping.len() - offset),
+            })
+            .collect()
+    }
+
+    pub(crate) fn set_registered(&mut self) {
+        self.registered = true;
+    }
+
+    pub(crate) fn usage(&self) -> ArenaUse {
+        let state = self.state.borrow();
+        ArenaUse {
+            total: state.buddy.pages() * PAGE,
+            free: state.buddy.free_pages() * PAGE,
+            waiting: state.queue.len(),
+        }
+    }
+
+    /// The largest buffer there is.
+    pub(crate) fn max_buffer(&self) -> usize {
+        PAGE << self.max_order
+    }
+
+    /// A buffer at once or none; never passes those who wait.
+    pub(crate) fn try_get(self: &Rc<Self>, len: usize, class: BufferClass) -> Option<DataBuffer> {
+        let order = self.order_for(len);
+        let mut state = self.state.borrow_mut();
+        if class == BufferClass::Io && !state.queue.is_empty() {
+            return None;
+        }
+        let page = state.take(order, class)?;
+        Some(self.buffer(page, order))
+    }
+
+    /// A buffer of at least `len` bytes, waiting for one if need be.
+    pub(crate) fn get(self: &Rc<Self>, len: usize, class: BufferClass) -> GetBuffer {
+        GetBuffer { arena: self.clone(), order: self.order_for(len), class, key: None }
+    }
+
+    fn order_for(&self, len: usize) -> u8 {
+        assert!(
+            len <= self.max_buffer(),
+            "a buffer of {len} bytes asked for, {} is the largest",
+            self.max_buffer()
+        );
+        order_of(len.next_power_of_two().max(PAGE))
+    }
+
+    fn buffer(self: &Rc<Self>, page: u32, order: u8) -> DataBuffer {
+        DataBuffer { arena: self.clone(), page, len: 0, order }
+    }
+}
+
+fn order_of(bytes: usize) -> u8 {
+    (bytes / PAGE).trailing_zeros() as u8
+}
+
+/// Waits for a buffer.
+pub struct GetBuffer {
+    arena: Rc<Arena>,
+    order: u8,
+    class: BufferClass,
+    key: Option<usize>,
+}
+
+impl Future for GetBuffer {
+    type Output = DataBuffer;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<DataBuffer> {
+        let (order, class) = (self.order, self.class);
+        let arena = self.arena.clone();
+        let mut state = arena.state.borrow_mut();
+        if let Some(key) = self.key {
+            match &mut state.waiters[key] {
+                Waiter::Waiting { waker, .. } => {
+                    waker.clone_from(cx.waker());
+                    return Poll::Pending;
+                }
+                Waiter::Granted { page, order } => {
+                    let (page, order) = (*page, *order);
+                    state.waiters.remove(key);
+                    self.key = None;
+                    return Poll::Ready(arena.buffer(page, order));
+                }
+            }
+        }
+        if (state.queue.is_empty() || class == BufferClass::Admin)
+            && let Some(page) = state.take(order, class)
+        {
+            return Poll::Ready(arena.buffer(page, order));
+        }
+        arena.stats.buffer_waits.add(1);
+        let key = state.waiters.insert(Waiter::Waiting { order, class, waker: cx.waker().clone() });
+        state.queue.push_back(key);
+        self.key = Some(key);
+        Poll::Pending
+    }
+}
+
+impl Drop for GetBuffer {
+    fn drop(&mut self) {
+        let Some(key) = self.key else { return };
+        let mut state = self.arena.state.borrow_mut();
+        match state.waiters.remove(key) {
+            Waiter::Waiting { .. } => state.queue.retain(|k| *k != key),
+            Waiter::Granted { page, order } => state.buddy.give(page, order),
+        }
+        // Who gave up may have been what stood before others.
+        state.grant();
+    }
+}
+
+/// A command's data: contiguous memory of the arena with one owner.
+///
+/// `len` bytes are filled; the memory beyond them may hold another host's old data and is never sent.
+pub struct DataBuffer {
+    arena: Rc<Arena>,
+    page: u32,
+    len: u32,
+    order: u8,
+}
+
+impl DataBuffer {
+    /// Bytes it can hold.
+    pub fn capacity(&self) -> usize {
+        PAGE << self.order
+    }
+
+    /// Bytes filled.
+    pub fn len(&self) -> usize {
+        self.len as usize
+    }
+
+    /// Whether nothing is filled.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Says how many bytes are filled.
+    ///
+    /// # Panics
+    /// When they do not fit.
+    pub fn set_len(&mut self, len: usize) {
+        assert!(len <= self.capacity());
+        self.len = len as u32;
+    }
+
+    /// The filled bytes.
+    pub fn filled(&self) -> &[u8] {
+        // SAFETY: the block is this buffer's alone; `len` is within it; mapped memory is initialised.
+        unsafe { std::slice::from_raw_parts(self.pointer(), self.len()) }
+    }
+
+    /// All bytes, filled or not.
+    pub fn as_mut_slice(&mut self) -> &mut [u8] {
+        // SAFETY: as above, and `&mut self` makes the access exclusive.
+        unsafe { std::slice::from_raw_parts_mut(self.pointer(), self.capacity()) }
+    }
+
+    /// Fills it with a copy of `bytes`.
+    ///
+    /// # Panics
+    /// When they do not fit.
+    pub fn fill_from(&mut self, bytes: &[u8]) {
+        self.as_mut_slice()[..bytes.len()].copy_from_slice(bytes);
+        self.len = bytes.len() as u32;
+    }
+
+    pub(crate) fn pointer(&self) -> *mut u8 {
+        // SAFETY: pages of the mapping.
+        unsafe { self.arena.mapping.base().add(self.page as usize * PAGE) }
+    }
+
+    /// The index of the fixed buffer it lies in, when the arena could be registered.
+    pub(crate) fn fixed_index(&self) -> Option<u16> {
+        self.arena.registered.then_some((self.page as usize * PAGE / CHUNK) as u16)
+    }
+}
+
+impl Drop for DataBuffer {
+    fn drop(&mut self) {
+        let mut state = self.arena.state.borrow_mut();
+        state.buddy.give(self.page, self.order);
+        if !state.queue.is_empty() {
+            state.grant();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use futures::{FutureExt, task::noop_waker};
+
+    fn arena() -> Rc<Arena> {
+        Rc::new(Arena::new(2 << 20, 1 << 20, Arc::default()).unwrap())
+    }
+
+    #[test]
+    fn who_asked_first_is_served_first_and_the_reserve_is_admins() {
+        let arena = arena();
+        let mut held: Vec<DataBuffer> = std::iter::from_fn(|| arena.try_get(PAGE, BufferClass::Io)).collect();
+        assert_eq!(held.len(), 512 - ADMIN_RESERVE);
+        let waker = noop_waker();
+        let mut cx = Context::from_waker(&waker);
+        let (mut large, mut small) = (arena.get(2 * PAGE, BufferClass::Io), arena.get(PAGE, BufferClass::Io));
+        assert!(large.poll_unpin(&mut cx).is_pending() && small.poll_unpin(&mut cx).is_pending());
+        assert!(arena.try_get(PAGE, BufferClass::Admin).is_some(), "the reserve serves an admin queue pair");
+        held.pop();
+        assert!(small.poll_unpin(&mut cx).is_pending(), "the small one may not pass the large one");
+        held.truncate(held.len() - 8);
+        assert!(large.poll_unpin(&mut cx).is_ready() && small.poll_unpin(&mut cx).is_ready());
+    }
+
+    #[test]
+    fn a_dropped_wait_gives_back_what_it_was_granted() {
+        let arena = arena();
+        let held: Vec<DataBuffer> = std::iter::from_fn(|| arena.try_get(PAGE, BufferClass::Io)).collect();
+        let waker = noop_waker();
+        let mut cx = Context::from_waker(&waker);
+        let (mut first, mut second) = (arena.get(PAGE, BufferClass::Io), arena.get(PAGE, BufferClass::Io));
+        assert!(first.poll_unpin(&mut cx).is_pending() && second.poll_unpin(&mut cx).is_pending());
+        drop(held);
+        drop((first, second));
+        assert_eq!(arena.usage(), ArenaUse { total: 2 << 20, free: 2 << 20, waiting: 0 });
+    }
+
+    #[test]
+    fn a_buffer_keeps_to_what_was_filled() {
+        let arena = arena();
+        let mut buffer = arena.try_get(5000, BufferClass::Io).unwrap();
+        assert_eq!((buffer.capacity(), buffer.len()), (8192, 0));
+        buffer.fill_from(&[9; 5000]);
+        assert_eq!(buffer.filled(), &[9; 5000]);
+    }
+}

@@ -1,0 +1,306 @@
+//! The operations of a reactor as `async` functions. Memory goes in by value and comes back with the result.
+
+use crate::{
+    DataBuffer, Gather, Reactor, Received,
+    operation::{Brings, Keep, Operation},
+    received,
+};
+use io_uring::{cqueue, opcode, squeue, types};
+use std::{
+    collections::VecDeque,
+    future::poll_fn,
+    io,
+    os::fd::{AsRawFd, OwnedFd},
+    rc::Rc,
+};
+
+fn fd(descriptor: &Rc<OwnedFd>) -> types::Fd {
+    types::Fd(descriptor.as_raw_fd())
+}
+
+/// How a send ended.
+pub type Sent = (io::Result<()>, Box<Gather>);
+
+impl Reactor {
+    /// Receives what is there into a shared receive buffer. `UnexpectedEof` means that the peer has closed.
+    pub async fn receive(&self, socket: &Rc<OwnedFd>) -> io::Result<Received> {
+        loop {
+            let entry = opcode::Recv::new(fd(socket), std::ptr::null_mut(), received::SIZE as u32)
+                .buf_group(received::GROUP)
+                .build()
+                .flags(squeue::Flags::BUFFER_SELECT);
+            // SAFETY: the memory is the pool's, which outlives the ring.
+            let operation = unsafe {
+                Operation::start(&self.core, Some(socket.clone()), Brings::SharedBuffer, Keep::None, |_| {
+                    entry
+                })
+            };
+            let outcome = operation.await;
+            match (outcome.result, cqueue::buffer_select(outcome.flags)) {
+                (Ok(n), Some(id)) => return Ok(Received::new(&self.core.receive_pool, id, n)),
+                // The end of the stream takes no buffer; an empty view of any will do.
+                (Ok(_), None) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                (Err(error), _) if error.raw_os_error() == Some(libc::ENOBUFS) => {
+                    // All are being looked at in this very turn; they are back in the next.
+                    self.core.stats.receive_retries.add(1);
+                    self.yield_now().await;
+                }
+                (Err(error), _) => return Err(error),
+            }
+        }
+    }
+
+    /// Receives exactly `len` bytes to `offset` of a data buffer.
+    pub async fn receive_into(
+        &self,
+        socket: &Rc<OwnedFd>,
+        buffer: DataBuffer,
+        offset: usize,
+        len: usize,
+    ) -> (io::Result<()>, DataBuffer) {
+        assert!(offset + len <= buffer.capacity());
+        let mut buffer = buffer;
+        let mut done = 0;
+        while done < len {
+            // SAFETY: the bytes lie in the kept buffer's block, which does not move.
+            let operation = unsafe {
+                Operation::start(
+                    &self.core,
+                    Some(socket.clone()),
+                    Brings::Nothing,
+                    Keep::Buffer(buffer),
+                    |keep| {
+                        let Keep::Buffer(buffer) = keep else { unreachable!() };
+                        let to = buffer.pointer().add(offset + done);
+                        opcode::Recv::new(fd(socket), to, (len - done) as u32)
+                            .flags(libc::MSG_WAITALL)
+                            .build()
+                    },
+                )
+            };
+            let outcome = operation.await;
+            buffer = into_buffer(outcome.keep);
+            match outcome.result {
+                Ok(0) => return (Err(io::ErrorKind::UnexpectedEof.into()), buffer),
+                Ok(n) => done += n,
+                Err(error) => return (Err(error), buffer),
+            }
+        }
+        (Ok(()), buffer)
+    }
+
+    /// Receives exactly `bytes.len()` bytes.
+    pub async fn receive_exact(&self, socket: &Rc<OwnedFd>, bytes: Box<[u8]>) -> io::Result<Box<[u8]>> {
+        let (mut bytes, mut done) = (bytes, 0);
+        while done < bytes.len() {
+            // SAFETY: the bytes lie in the kept box, whose contents do not move.
+            let operation = unsafe {
+                Operation::start(
+                    &self.core,
+                    Some(socket.clone()),
+                    Brings::Nothing,
+                    Keep::Bytes(bytes),
+                    |keep| {
+                        let Keep::Bytes(bytes) = keep else { unreachable!() };
+                        let rest = &mut bytes[done..];
+                        opcode::Recv::new(fd(socket), rest.as_mut_ptr(), rest.len() as u32)
+                            .flags(libc::MSG_WAITALL)
+                            .build()
+                    },
+                )
+            };
+            let outcome = operation.await;
+            bytes = into_bytes(outcome.keep);
+            match outcome.result? {
+                0 => return Err(io::ErrorKind::UnexpectedEof.into()),
+                n => done += n,
+            }
+        }
+        Ok(bytes)
+    }
+
+    /// Sends all of `bytes`.
+    pub async fn send_all(&self, socket: &Rc<OwnedFd>, bytes: Box<[u8]>) -> io::Result<()> {
+        let (mut bytes, mut done) = (bytes, 0);
+        while done < bytes.len() {
+            // SAFETY: as in `receive_exact`.
+            let operation = unsafe {
+                Operation::start(
+                    &self.core,
+                    Some(socket.clone()),
+                    Brings::Nothing,
+                    Keep::Bytes(bytes),
+                    |keep| {
+                        let Keep::Bytes(bytes) = keep else { unreachable!() };
+                        let rest = &bytes[done..];
+                        opcode::Send::new(fd(socket), rest.as_ptr(), rest.len() as u32)
+                            .flags(libc::MSG_NOSIGNAL | libc::MSG_WAITALL)
+                            .build()
+                    },
+                )
+            };
+            let outcome = operation.await;
+            bytes = into_bytes(outcome.keep);
+            done += outcome.result?;
+        }
+        Ok(())
+    }
+
+    /// Sends all of a gather and gives it back.
+    pub async fn send(&self, socket: &Rc<OwnedFd>, gather: Box<Gather>) -> Sent {
+        let mut gather = gather;
+        while !gather.is_empty() {
+            // SAFETY: the message and all it points to are kept by the boxed gather, which does not move.
+            let operation = unsafe {
+                Operation::start(
+                    &self.core,
+                    Some(socket.clone()),
+                    Brings::Nothing,
+                    Keep::Gather(gather),
+                    |keep| {
+                        let Keep::Gather(gather) = keep else { unreachable!() };
+                        opcode::SendMsg::new(fd(socket), gather.message())
+                            .flags((libc::MSG_NOSIGNAL | libc::MSG_WAITALL) as u32)
+                            .build()
+                    },
+                )
+            };
+            let outcome = operation.await;
+            let Keep::Gather(back) = outcome.keep else { unreachable!("a send keeps its gather") };
+            gather = back;
+            match outcome.result {
+                Ok(n) => gather.advance(n),
+                Err(error) => return (Err(error), gather),
+            }
+        }
+        (Ok(()), gather)
+    }
+
+    /// Reads exactly `len` bytes of a file at `offset`. A file that is shorter is an error.
+    pub async fn read_at(
+        &self,
+        file: &Rc<OwnedFd>,
+        buffer: DataBuffer,
+        len: usize,
+        offset: u64,
+    ) -> (io::Result<()>, DataBuffer) {
+        assert!(len <= buffer.capacity());
+        let mut buffer = buffer;
+        let mut done = 0;
+        while done < len {
+            // SAFETY: the bytes lie in the kept buffer's block, which does not move.
+            let operation = unsafe {
+                Operation::start(
+                    &self.core,
+                    Some(file.clone()),
+                    Brings::Nothing,
+                    Keep::Buffer(buffer),
+                    |keep| {
+                        let Keep::Buffer(buffer) = keep else { unreachable!() };
+                        let (to, n, at) =
+                            (buffer.pointer().add(done), (len - done) as u32, offset + done as u64);
+                        match buffer.fixed_index() {
+                            Some(index) => opcode::ReadFixed::new(fd(file), to, n, index).offset(at).build(),
+                            None => opcode::Read::new(fd(file), to, n).offset(at).build(),
+                        }
+                    },
+                )
+            };
+            let outcome = operation.await;
+            buffer = into_buffer(outcome.keep);
+            match outcome.result {
+                Ok(0) => return (Err(io::ErrorKind::UnexpectedEof.into()), buffer),
+                Ok(n) => done += n,
+                Err(error) => return (Err(error), buffer),
+            }
+        }
+        buffer.set_len(len);
+        (Ok(()), buffer)
+    }
+
+    /// Writes the filled bytes to a file at `offset`; with `durable`, they are on stable storage when it returns.
+    pub async fn write_at(
+        &self,
+        file: &Rc<OwnedFd>,
+        buffer: DataBuffer,
+        offset: u64,
+        durable: bool,
+    ) -> (io::Result<()>, DataBuffer) {
+        let mut buffer = buffer;
+        let (mut done, flags) = (0, if durable { libc::RWF_DSYNC } else { 0 });
+        while done < buffer.len() {
+            // SAFETY: as in `read_at`.
+            let operation = unsafe {
+                Operation::start(
+                    &self.core,
+                    Some(file.clone()),
+                    Brings::Nothing,
+                    Keep::Buffer(buffer),
+                    |keep| {
+                        let Keep::Buffer(buffer) = keep else { unreachable!() };
+                        let (from, n) = (buffer.pointer().add(done), (buffer.len() - done) as u32);
+                        let at = offset + done as u64;
+                        match buffer.fixed_index() {
+                            Some(i) => opcode::WriteFixed::new(fd(file), from, n, i)
+                                .offset(at)
+                                .rw_flags(flags)
+                                .build(),
+                            None => opcode::Write::new(fd(file), from, n).offset(at).rw_flags(flags).build(),
+                        }
+                    },
+                )
+            };
+            let outcome = operation.await;
+            buffer = into_buffer(outcome.keep);
+            match outcome.result {
+                Ok(0) => return (Err(io::ErrorKind::WriteZero.into()), buffer),
+                Ok(n) => done += n,
+                Err(error) => return (Err(error), buffer),
+            }
+        }
+        (Ok(()), buffer)
+    }
+
+    /// Brings a file's data to stable storage.
+    pub async fn sync_data(&self, file: &Rc<OwnedFd>) -> io::Result<()> {
+        let entry = opcode::Fsync::new(fd(file)).flags(types::FsyncFlags::DATASYNC).build();
+        // SAFETY: no memory is named.
+        let operation = unsafe {
+            Operation::start(&self.core, Some(file.clone()), Brings::Nothing, Keep::None, |_| entry)
+        };
+        operation.await.result.map(drop)
+    }
+
+    /// Accepts connections, one operation for all of them.
+    pub fn accept(&self, listener: &Rc<OwnedFd>) -> AcceptStream {
+        let entry = opcode::AcceptMulti::new(fd(listener)).flags(libc::SOCK_CLOEXEC).build();
+        let keep = Keep::Accepted(VecDeque::with_capacity(16));
+        // SAFETY: no memory is named.
+        let operation = unsafe {
+            Operation::start(&self.core, Some(listener.clone()), Brings::Descriptor, keep, |_| entry)
+        };
+        AcceptStream { operation }
+    }
+}
+
+fn into_buffer(keep: Keep) -> DataBuffer {
+    let Keep::Buffer(buffer) = keep else { unreachable!("the operation keeps its buffer") };
+    buffer
+}
+
+fn into_bytes(keep: Keep) -> Box<[u8]> {
+    let Keep::Bytes(bytes) = keep else { unreachable!("the operation keeps its bytes") };
+    bytes
+}
+
+/// Connections as they come in.
+pub struct AcceptStream {
+    operation: Operation,
+}
+
+impl AcceptStream {
+    /// The next connection. After an error the stream has ended; start another.
+    pub async fn next(&mut self) -> io::Result<OwnedFd> {
+        poll_fn(|cx| self.operation.poll_accepted(cx)).await
+    }
+}

@@ -1,0 +1,121 @@
+//! What a process asks of the system once: processors, limits, sockets and files. No hot path runs here.
+
+use std::{
+    fs, io, mem,
+    net::{SocketAddr, TcpListener, TcpStream},
+    os::fd::{AsRawFd, OwnedFd},
+    path::Path,
+};
+
+/// The processors this process may run on (its cpuset), in order.
+pub fn processors() -> Vec<usize> {
+    // SAFETY: all-zero is a valid `cpu_set_t`; the call fills it.
+    let set = unsafe {
+        let mut set: libc::cpu_set_t = mem::zeroed();
+        if libc::sched_getaffinity(0, size_of::<libc::cpu_set_t>(), &raw mut set) != 0 {
+            return vec![0];
+        }
+        set
+    };
+    // SAFETY: indices below the size of the set.
+    (0..libc::CPU_SETSIZE as usize).filter(|&cpu| unsafe { libc::CPU_ISSET(cpu, &set) }).collect()
+}
+
+/// Pins the calling thread.
+pub fn pin(cpu: usize) -> io::Result<()> {
+    // SAFETY: a zeroed set with one processor in it; `cpu` is below CPU_SETSIZE or ignored by `CPU_SET`.
+    let result = unsafe {
+        let mut set: libc::cpu_set_t = mem::zeroed();
+        libc::CPU_SET(cpu, &mut set);
+        libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &raw const set)
+    };
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// Raises the limit for open files to what is allowed; the limit now.
+pub fn raise_open_files() -> io::Result<u64> {
+    // SAFETY: plain system calls on a local value.
+    unsafe {
+        let mut limit: libc::rlimit = mem::zeroed();
+        if libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) != 0 {
+            return Err(io::Error::last_os_error());
+        }
+        let wanted = libc::rlimit { rlim_cur: limit.rlim_max, rlim_max: limit.rlim_max };
+        if libc::setrlimit(libc::RLIMIT_NOFILE, &raw const wanted) == 0 {
+            Ok(wanted.rlim_cur)
+        } else {
+            Ok(limit.rlim_cur)
+        }
+    }
+}
+
+/// Binds and listens with the system's largest backlog.
+pub fn listen(address: SocketAddr) -> io::Result<OwnedFd> {
+    let listener = TcpListener::bind(address)?;
+    // SAFETY: plain system call on a socket that lives here. A second `listen` only changes the backlog.
+    if unsafe { libc::listen(listener.as_raw_fd(), 4096) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(listener.into())
+}
+
+/// The local and the peer's address of a connection, made ready for use: no delay, keep-alive probes as a backstop.
+pub fn prepare_connection(socket: OwnedFd) -> io::Result<(OwnedFd, SocketAddr, SocketAddr)> {
+    let stream = TcpStream::from(socket);
+    stream.set_nodelay(true)?;
+    let on: libc::c_int = 1;
+    // SAFETY: plain system call with a live value of the size told.
+    unsafe {
+        libc::setsockopt(
+            stream.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_KEEPALIVE,
+            (&raw const on).cast(),
+            size_of::<libc::c_int>() as libc::socklen_t,
+        )
+    };
+    let (local, peer) = (stream.local_addr()?, stream.peer_addr()?);
+    Ok((stream.into(), local, peer))
+}
+
+/// Ends both directions of a connection, whoever still holds it.
+pub fn shut_down(socket: &OwnedFd) {
+    // SAFETY: plain system call; a socket that is closed already gives an error that says nothing new.
+    unsafe { libc::shutdown(socket.as_raw_fd(), libc::SHUT_RDWR) };
+}
+
+/// A file or block device that was opened for a namespace.
+pub struct OpenFile {
+    /// The descriptor.
+    pub descriptor: OwnedFd,
+    /// Bytes of it.
+    pub size: u64,
+    /// The inode's preferred block size.
+    pub block_size: u64,
+    /// A block device, not a file.
+    pub is_block_device: bool,
+}
+
+/// Opens a file, creating a sparse one of `size` bytes when it does not exist and a size is given.
+pub fn open_file(path: &Path, size: Option<u64>, read_only: bool) -> io::Result<OpenFile> {
+    use std::os::unix::fs::{FileTypeExt, MetadataExt};
+    let mut options = fs::OpenOptions::new();
+    options.read(true).write(!read_only);
+    let file = match (options.open(path), size) {
+        (Err(error), Some(size)) if error.kind() == io::ErrorKind::NotFound && !read_only => {
+            let file = options.create_new(true).open(path)?;
+            file.set_len(size)?;
+            file
+        }
+        (result, _) => result?,
+    };
+    let metadata = file.metadata()?;
+    let is_block_device = metadata.file_type().is_block_device();
+    let size = if is_block_device {
+        use std::io::{Seek, SeekFrom};
+        (&file).seek(SeekFrom::End(0))?
+    } else {
+        metadata.len()
+    };
+    Ok(OpenFile { descriptor: file.into(), size, block_size: metadata.blksize(), is_block_device })
+}

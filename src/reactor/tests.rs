@@ -1,0 +1,215 @@
+//! The reactor against the real kernel.
+
+use crate::{BufferClass, Gather, Options, Reactor, Stats, system};
+use futures::{FutureExt, future::join};
+use std::{
+    future::Future,
+    io::{Read, Write},
+    net::{TcpListener, TcpStream},
+    os::fd::OwnedFd,
+    rc::Rc,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+fn reactor() -> Reactor {
+    let options = Options { buffers: 8 << 20, ..Options::default() };
+    Reactor::new(&options, Arc::new(Stats::default())).unwrap().0
+}
+
+fn socket_pair() -> (Rc<OwnedFd>, TcpStream) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let peer = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    (Rc::new(listener.accept().unwrap().0.into()), peer)
+}
+
+fn temporary_file() -> Rc<OwnedFd> {
+    let path = std::env::temp_dir().join(format!("weft-reactor-{}-{:?}", std::process::id(), Instant::now()));
+    let file = system::open_file(&path, Some(1 << 20), false).unwrap();
+    std::fs::remove_file(path).unwrap();
+    Rc::new(file.descriptor)
+}
+
+#[test]
+fn bytes_go_through_shared_buffers_data_buffers_and_gathers() {
+    let r = reactor();
+    let (socket, mut peer) = socket_pair();
+    peer.write_all(b"hello").unwrap();
+    let inner = r.clone();
+    r.block_on(async move {
+        assert_eq!(&*inner.receive(&socket).await.unwrap(), b"hello");
+        peer.write_all(&[5; 10_000]).unwrap();
+        let buffer = inner.buffer(16_384, BufferClass::Io).await;
+        let (result, mut buffer) = inner.receive_into(&socket, buffer, 100, 10_000).await;
+        result.unwrap();
+        buffer.set_len(10_100);
+        assert!(buffer.filled()[100..].iter().all(|b| *b == 5));
+        let mut gather = Box::new(Gather::new(4, 32));
+        gather.push_header(b"head");
+        gather.push_buffer(buffer);
+        gather.push_zeroes(70_000);
+        let echo = std::thread::spawn(move || {
+            let mut all = vec![0; 4 + 10_100 + 70_000];
+            peer.read_exact(&mut all).unwrap();
+            all
+        });
+        let (result, gather) = inner.send(&socket, gather).await;
+        result.unwrap();
+        assert!(gather.is_empty());
+        let all = echo.join().unwrap();
+        assert!(all.starts_with(b"head") && all[104..10_104].iter().all(|b| *b == 5));
+    });
+    assert_eq!(r.arena_use().free, r.arena_use().total, "the gather let go of its buffer");
+}
+
+#[test]
+fn files_are_written_synced_and_read_back_and_a_short_one_is_an_error() {
+    let r = reactor();
+    let inner = r.clone();
+    r.block_on(async move {
+        let file = temporary_file();
+        let mut buffer = inner.buffer(8192, BufferClass::Io).await;
+        buffer.fill_from(&[3; 8192]);
+        let (result, buffer) = inner.write_at(&file, buffer, 4096, true).await;
+        result.unwrap();
+        inner.sync_data(&file).await.unwrap();
+        let (result, buffer) = inner.read_at(&file, buffer, 8192, 8192).await;
+        result.unwrap();
+        assert!(buffer.filled()[..4096].iter().all(|b| *b == 3));
+        assert!(buffer.filled()[4096..].iter().all(|b| *b == 0));
+        let (result, _) = inner.read_at(&file, buffer, 8192, (1 << 20) - 4096).await;
+        assert_eq!(result.unwrap_err().kind(), std::io::ErrorKind::UnexpectedEof);
+    });
+}
+
+/// Polls `make()` once, drops it, and sees that everything comes back once the peer does something.
+fn drop_in_flight<F: Future>(name: &str, make: impl Fn(Reactor, Rc<OwnedFd>) -> F + 'static) {
+    let r = reactor();
+    let inner = r.clone();
+    let (socket, mut peer) = socket_pair();
+    r.block_on(async move {
+        for _ in 0..100 {
+            assert!(make(inner.clone(), socket.clone()).now_or_never().is_none());
+            inner.yield_now().await;
+        }
+        peer.write_all(&[1; 64]).unwrap();
+        while inner.stats().orphans.get() > 0 {
+            inner.sleep(Duration::from_millis(1)).await;
+        }
+        assert_eq!(Rc::strong_count(&socket), 1);
+    });
+    assert_eq!(r.operations(), 0, "{name}");
+    let usage = r.arena_use();
+    assert_eq!((usage.free, usage.waiting), (usage.total, 0), "{name}");
+}
+
+#[test]
+fn a_future_dropped_at_any_await_leaves_nothing_behind() {
+    drop_in_flight("receive", |r, socket| async move { r.receive(&socket).await.map(drop) });
+    drop_in_flight("receive_into", |r, socket| async move {
+        let buffer = r.buffer(4096, BufferClass::Io).await;
+        r.receive_into(&socket, buffer, 0, 4096).await
+    });
+    drop_in_flight("receive_exact", |r, s| async move { r.receive_exact(&s, vec![0; 4096].into()).await });
+    drop_in_flight("send", |r, socket| async move {
+        let mut buffer = r.buffer(4096, BufferClass::Io).await;
+        buffer.fill_from(&[0; 4096]);
+        let mut gather = Box::new(Gather::new(2, 32));
+        gather.push_buffer(buffer);
+        r.send(&socket, gather).await
+    });
+    drop_in_flight("send_all", |r, socket| async move { r.send_all(&socket, vec![0; 4096].into()).await });
+    drop_in_flight("read_at", |r, _socket| async move {
+        let buffer = r.buffer(4096, BufferClass::Io).await;
+        r.read_at(&temporary_file(), buffer, 4096, 0).await
+    });
+    drop_in_flight("write_at", |r, _socket| async move {
+        let mut buffer = r.buffer(4096, BufferClass::Io).await;
+        buffer.fill_from(&[0; 4096]);
+        r.write_at(&temporary_file(), buffer, 0, false).await
+    });
+    drop_in_flight("sync_data", |r, _socket| async move { r.sync_data(&temporary_file()).await });
+    drop_in_flight("sleep", |r, _socket| async move { r.sleep(Duration::from_secs(3600)).await });
+    drop_in_flight("accept", |r, _socket| async move {
+        let listener = Rc::new(system::listen("127.0.0.1:0".parse().unwrap()).unwrap());
+        r.accept(&listener).next().await
+    });
+}
+
+#[test]
+fn a_future_dropped_after_completion_gives_the_shared_buffer_back() {
+    let r = reactor();
+    let inner = r.clone();
+    let (socket, mut peer) = socket_pair();
+    r.block_on(async move {
+        for _ in 0..200 {
+            let mut receive = Box::pin(inner.receive(&socket));
+            assert!(futures::poll!(&mut receive).is_pending());
+            peer.write_all(b"x").unwrap();
+            inner.sleep(Duration::from_micros(200)).await;
+            drop(receive);
+        }
+        // With 32 buffers and 200 drops, a leak would leave none to receive into.
+        peer.write_all(b"end").unwrap();
+        assert!(!inner.receive(&socket).await.unwrap().is_empty());
+    });
+}
+
+#[test]
+fn one_accept_takes_many_connections() {
+    let r = reactor();
+    let inner = r.clone();
+    r.block_on(async move {
+        let listener = system::listen("127.0.0.1:0".parse().unwrap()).unwrap();
+        let address = TcpListener::from(listener.try_clone().unwrap()).local_addr().unwrap();
+        let mut stream = inner.accept(&Rc::new(listener));
+        let peers: Vec<_> = (0..20).map(|_| TcpStream::connect(address).unwrap()).collect();
+        for _ in &peers {
+            let (_, local, _) = system::prepare_connection(stream.next().await.unwrap()).unwrap();
+            assert_eq!(local, address);
+        }
+    });
+}
+
+#[test]
+fn timers_fire_in_order_and_other_threads_get_in() {
+    let r = reactor();
+    let inner = r.clone();
+    let order = r.block_on(async move {
+        let order = Rc::new(std::cell::RefCell::new(Vec::new()));
+        let at = |ms: u64| {
+            let (inner, order) = (inner.clone(), order.clone());
+            async move {
+                inner.sleep(Duration::from_millis(ms)).await;
+                order.borrow_mut().push(ms);
+            }
+        };
+        join(at(30), join(at(10), at(20))).await;
+        assert!(inner.timeout(Duration::from_millis(1), std::future::pending::<()>()).await.is_none());
+        let (sender, receiver) = futures::channel::oneshot::channel();
+        let mailbox = inner.mailbox();
+        // A waker of this reactor used on another thread, and a message from there.
+        let thread = std::thread::spawn(move || {
+            sender.send(7).unwrap();
+            mailbox.send(|reactor| assert!(reactor.tasks() > 0));
+        });
+        assert_eq!(receiver.await, Ok(7));
+        thread.join().unwrap();
+        assert_eq!(inner.core_pending_timers(), 0);
+        order.take()
+    });
+    assert_eq!(order, [10, 20, 30]);
+}
+
+#[test]
+fn an_idle_reactor_sleeps() {
+    let r = reactor();
+    let inner = r.clone();
+    r.block_on(async move {
+        let before = inner.stats().turns.get();
+        inner.sleep(Duration::from_millis(300)).await;
+        // Polling goes on for 50 µs; after that only the timer ends the sleep.
+        let turns = inner.stats().turns.get() - before;
+        assert!(turns < 100, "{turns} turns in an idle third of a second");
+    });
+}
