@@ -1,1 +1,47 @@
-//! weft.
+//! weft, an NVMe over Fabrics target: the pipeline and the daemon's parts.
+//!
+//! # The life of a command
+//!
+//! ```text
+//! transport: capsule ─► slot ─► parse ─► admit ─► data in ─► execute ─► respond ─► transport
+//!                       (tag)   once     access,  R2T or     backend    one CQE
+//!                                        range    in-capsule
+//! ```
+//!
+//! A queue pair has a slot for every command its host may have outstanding, and each slot is one long-lived future on the
+//! queue pair's reactor: [`io::serve`] for I/O queues, [`admin::serve`] for the admin queue. A slot waits for a command,
+//! checks it, gets its data, lets a backend execute it, answers, and waits again. Nothing on this way allocates, locks or
+//! is shared with another thread.
+//!
+//! # Where to find what
+//!
+//! | For | Look in |
+//! |---|---|
+//! | Read, Write, Flush and any other I/O command | [`io`] |
+//! | admin commands | [`admin`], and one file each for [`identify`], [`features`], [`log_page`] |
+//! | Connect, properties | [`fabrics`], [`controller`] |
+//! | discovery | [`discovery`] |
+//! | what exists: ports, subsystems, namespaces | [`target`], [`subsystem`], [`namespace`] |
+//! | what one reactor keeps of it | [`local`] |
+//! | accepting, placing and ending queue pairs | [`queue_pair`] |
+
+pub mod admin;
+pub mod cli;
+pub mod config;
+pub mod control;
+pub mod controller;
+pub mod discovery;
+pub mod exporter;
+pub mod fabrics;
+pub mod features;
+pub mod identify;
+pub mod io;
+pub mod keep_alive;
+pub mod local;
+pub mod log_page;
+pub mod logging;
+pub mod metrics;
+pub mod namespace;
+pub mod queue_pair;
+pub mod subsystem;
+pub mod target;

@@ -1,1 +1,223 @@
-//! Placeholder while the workspace is laid out.
+//! How commands come in and completions go out: the traits every transport implements, and the transports.
+//!
+//! A transport knows PDUs, capsules and sockets. It does not know what a command means; that is the pipeline's business.
+//!
+//! # Contract
+//!
+//! * [`QueuePair::receive`] is called by each slot whenever it is free. The transport hands every command to one free
+//!   slot; the slot's number is the tag it uses on the wire.
+//! * A command's [`QueuePair::Token`] is used up by exactly one [`QueuePair::respond`].
+//! * [`QueuePair::fetch`] brings data that did not come with the command, into a buffer the caller got before.
+//! * Once a queue pair is closing, every call ends soon with [`Disconnected`]; nothing hangs.
+//! * Nothing a peer sends may panic, over-read, or make us allocate by what a length field says.
+
+#![forbid(unsafe_code)]
+
+use nvme::{Cqe, Qid, Sqe, Status};
+use reactor::{BufferClass, Data, DataBuffer, Reactor};
+use std::{fmt, future::Future, io, net::SocketAddr, time::Duration};
+
+pub mod tcp;
+
+/// The number of a command's slot in its queue pair.
+pub type Slot = u16;
+
+/// The queue pair is closing or gone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Disconnected;
+
+/// Why data could not be fetched.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FetchError {
+    /// This command fails; the queue pair lives.
+    Status(Status),
+    /// The queue pair is closing.
+    Disconnected,
+}
+
+/// Why a queue pair is closed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CloseReason {
+    /// The host closed the connection, or it broke.
+    HostGone,
+    /// The host broke the transport's protocol.
+    Protocol,
+    /// The controller ended: reset, keep alive expired, its admin queue pair lost.
+    ControllerEnded,
+    /// The target is stopping and what executed has been answered.
+    Drained,
+}
+
+impl fmt::Display for CloseReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            CloseReason::HostGone => "host closed the connection",
+            CloseReason::Protocol => "host broke the protocol",
+            CloseReason::ControllerEnded => "controller ended",
+            CloseReason::Drained => "target is stopping",
+        })
+    }
+}
+
+/// A command as it arrived.
+pub struct Capsule<T> {
+    /// The submission queue entry.
+    pub sqe: Sqe,
+    /// The in-capsule data, or why it cannot be used.
+    pub data: Result<Option<DataBuffer>, Status>,
+    /// What the transport remembers until the command is answered.
+    pub token: T,
+}
+
+/// What a transport needs to know of a queue pair that it takes into service.
+#[derive(Clone, Copy, Debug)]
+pub struct QueueParameters {
+    /// The queue's number.
+    pub qid: Qid,
+    /// Commands it can hold at once.
+    pub slots: u16,
+    /// Bytes of data a capsule may carry.
+    pub in_capsule: usize,
+    /// The largest transfer of one command.
+    pub max_transfer: usize,
+    /// The host wants SQ flow control: completions must report the head.
+    pub sq_flow_control: bool,
+}
+
+impl QueueParameters {
+    /// On whose behalf its buffers are.
+    pub fn buffer_class(&self) -> BufferClass {
+        if self.qid.is_admin() { BufferClass::Admin } else { BufferClass::Io }
+    }
+}
+
+/// The first command of a connection, which decides where it belongs.
+pub struct FirstCapsule {
+    /// The submission queue entry; a Connect if the host is right.
+    pub sqe: Sqe,
+    /// Its in-capsule data.
+    pub data: Box<[u8]>,
+}
+
+/// Where a connection comes from and where it arrived.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Endpoints {
+    /// Our address.
+    pub local: SocketAddr,
+    /// The host's.
+    pub peer: SocketAddr,
+}
+
+/// Limits on connections before they are queue pairs.
+#[derive(Clone, Copy, Debug)]
+pub struct HandshakeLimits {
+    /// Time for the whole handshake, first command included.
+    pub time: Duration,
+    /// The largest amount of data in one transfer, told to the host.
+    pub max_host_data: u32,
+}
+
+/// Why a handshake failed. The peer was told what it can be told.
+#[derive(Debug)]
+pub enum HandshakeError {
+    /// The connection broke or ended.
+    Io(io::Error),
+    /// It took too long.
+    Timeout,
+    /// The peer does not speak the protocol; what was wrong.
+    Protocol(&'static str),
+}
+
+impl fmt::Display for HandshakeError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            HandshakeError::Io(error) => write!(f, "connection ended during the handshake: {error}"),
+            HandshakeError::Timeout => f.write_str("handshake took too long"),
+            HandshakeError::Protocol(what) => write!(f, "protocol error in the handshake: {what}"),
+        }
+    }
+}
+
+impl std::error::Error for HandshakeError {}
+
+impl From<io::Error> for HandshakeError {
+    fn from(error: io::Error) -> Self {
+        HandshakeError::Io(error)
+    }
+}
+
+/// One kind of fabric.
+///
+/// A transport with completion queues of its own (RDMA) will add a hook per turn to this trait; a socket's operations
+/// ride the reactor's ring, so that TCP has nothing to poll or flush.
+pub trait Transport: Sized + 'static {
+    /// Its name in metrics and logs.
+    const NAME: &'static str;
+    /// Bound and listening.
+    type Port: Send + 'static;
+    /// The connections of a port as they come in.
+    type Incoming: 'static;
+    /// Past its handshake, not yet owned by a reactor.
+    type Connection: Send + 'static;
+    /// In service on its reactor.
+    type QueuePair: QueuePair;
+
+    /// Binds an address.
+    fn listen(address: SocketAddr) -> io::Result<Self::Port>;
+    /// Where a port is bound.
+    fn local_address(port: &Self::Port) -> io::Result<SocketAddr>;
+    /// Starts to accept.
+    fn incoming(port: Self::Port, reactor: &Reactor) -> Self::Incoming;
+    /// The next connection, not greeted yet.
+    fn accept(incoming: &mut Self::Incoming) -> impl Future<Output = io::Result<Self::Connection>>;
+    /// Greets the peer and reads its first command.
+    fn handshake(
+        connection: &mut Self::Connection,
+        reactor: &Reactor,
+        limits: HandshakeLimits,
+    ) -> impl Future<Output = Result<FirstCapsule, HandshakeError>>;
+    /// Both ends of a connection.
+    fn endpoints(connection: &Self::Connection) -> Endpoints;
+    /// Answers the first command with an error and closes.
+    fn refuse(connection: Self::Connection, reactor: &Reactor, cqe: Cqe) -> impl Future<Output = ()>;
+    /// Takes a connection into service: it sends the answer to Connect and goes on with the next command.
+    fn install(
+        connection: Self::Connection,
+        reactor: &Reactor,
+        parameters: QueueParameters,
+        connected: Cqe,
+    ) -> io::Result<Self::QueuePair>;
+}
+
+/// A queue pair in service. Cheap to clone.
+pub trait QueuePair: Clone + 'static {
+    /// What is remembered of a command until it is answered.
+    type Token: 'static;
+
+    /// The next command for a free slot.
+    fn receive(&self, slot: Slot) -> impl Future<Output = Result<Capsule<Self::Token>, Disconnected>>;
+    /// Fetches `len` bytes of a command's data from the host into `into`.
+    fn fetch(
+        &self,
+        token: &mut Self::Token,
+        into: DataBuffer,
+        len: usize,
+    ) -> impl Future<Output = Result<DataBuffer, FetchError>>;
+    /// Answers a command.
+    fn respond(
+        &self,
+        token: Self::Token,
+        cqe: Cqe,
+        data: Data,
+    ) -> impl Future<Output = Result<(), Disconnected>>;
+    /// Ends it at once.
+    fn close(&self, reason: CloseReason);
+    /// Takes no more commands; those it has are still answered.
+    fn drain(&self);
+    /// Whether it is draining or closed.
+    fn is_closing(&self) -> bool;
+    /// Waits until it drains or is closed.
+    fn closing(&self) -> impl Future<Output = ()>;
+    /// After the last slot has ended: sends what is left, closes, and waits until nothing runs any more.
+    fn finish(&self) -> impl Future<Output = CloseReason>;
+}

@@ -117,6 +117,22 @@ impl Arena {
         })
     }
 
+    /// One block of its own that belongs to who asks, outside of the reactor's buffers and not registered.
+    fn single(len: usize, stats: Arc<Stats>) -> io::Result<Arena> {
+        let max_order = order_of(len.next_power_of_two().max(PAGE));
+        Ok(Arena {
+            mapping: Mapping::new(PAGE << max_order, false)?,
+            max_order,
+            registered: false,
+            stats,
+            state: RefCell::new(State {
+                buddy: Buddy::new(1 << max_order, max_order),
+                waiters: Slab::new(),
+                queue: VecDeque::new(),
+            }),
+        })
+    }
+
     /// The chunks to register as fixed buffers, in the order of their indices.
     pub(crate) fn chunks(&self) -> Vec<libc::iovec> {
         (0..self.mapping.len())
@@ -179,6 +195,26 @@ impl Arena {
 
 fn order_of(bytes: usize) -> u8 {
     (bytes / PAGE).trailing_zeros() as u8
+}
+
+/// One buffer that always comes back to its owner: what a queue pair reads its stream with when all others are taken,
+/// so that data waited for elsewhere is never stuck behind it. It takes memory only when first used.
+pub struct Reserve(Rc<Arena>);
+
+impl Reserve {
+    pub(crate) fn new(len: usize, stats: Arc<Stats>) -> io::Result<Reserve> {
+        Arena::single(len, stats).map(|arena| Reserve(Rc::new(arena)))
+    }
+
+    /// The buffer, if it is here.
+    pub fn try_take(&self) -> Option<DataBuffer> {
+        self.0.try_get(self.0.max_buffer(), BufferClass::Admin)
+    }
+
+    /// The buffer, once it is back.
+    pub fn take(&self) -> GetBuffer {
+        self.0.get(self.0.max_buffer(), BufferClass::Admin)
+    }
 }
 
 /// Waits for a buffer.

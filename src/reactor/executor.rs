@@ -235,7 +235,7 @@ impl Executor {
 #[cfg(test)]
 mod unit {
     use super::*;
-    use std::future::poll_fn;
+    use std::{future::poll_fn, task::Poll};
 
     #[test]
     fn ready_slots_of_a_task_are_polled_and_no_others() {

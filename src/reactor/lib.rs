@@ -42,7 +42,7 @@ mod timer;
 #[cfg(test)]
 mod tests;
 
-pub use arena::{ArenaUse, BufferClass, DataBuffer, PAGE};
+pub use arena::{ArenaUse, BufferClass, DataBuffer, GetBuffer, PAGE, Reserve};
 pub use data::Data;
 pub use gather::Gather;
 pub use io::{AcceptStream, Sent};
@@ -50,7 +50,7 @@ pub use mailbox::Mailbox;
 pub use reactor_loop::{Options, Reactor, ReactorThread, start};
 pub use received::Received;
 pub use ring::SetupError;
-pub use shared::{SharedBytes, SharedMemory};
+pub use shared::{LocalMemory, SharedBytes, SharedMemory};
 pub use signal::Signal;
 pub use stats::Stats;
 pub use timer::Sleep;

@@ -76,7 +76,7 @@ impl Operations {
         orphan_ended: impl FnOnce(),
     ) -> Option<u16> {
         let mut table = self.0.borrow_mut();
-        let Some(entry) = table.get_mut(key) else { return None };
+        let entry = table.get_mut(key)?;
         let last = !cqueue::more(flags);
         let mut unwanted = None;
         let mut waker = None;

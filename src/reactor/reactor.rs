@@ -1,8 +1,8 @@
 //! The turn of the loop.
 
 use crate::{
-    Mailbox, SharedMemory, Stats,
-    arena::{Arena, ArenaUse, BufferClass, DataBuffer, GetBuffer},
+    Mailbox, Stats,
+    arena::{Arena, ArenaUse, BufferClass, DataBuffer, GetBuffer, Reserve},
     executor::{Executor, SlotRef},
     operation::Operations,
     received::{self, ReceivePool},
@@ -447,6 +447,11 @@ impl Reactor {
         self.core.arena.get(len, class)
     }
 
+    /// One buffer of `len` bytes beside the shared ones.
+    pub fn reserve(&self, len: usize) -> io::Result<Reserve> {
+        Reserve::new(len, self.core.stats.clone())
+    }
+
     /// How much of the data buffers is in use.
     pub fn arena_use(&self) -> ArenaUse {
         self.core.arena.usage()
@@ -455,12 +460,6 @@ impl Reactor {
     /// The largest data buffer.
     pub fn max_buffer(&self) -> usize {
         self.core.arena.max_buffer()
-    }
-
-    /// Fills part of a data buffer from shared memory.
-    pub fn copy_from_shared(memory: &SharedMemory, offset: usize, into: &mut DataBuffer, len: usize) {
-        memory.read(offset, &mut into.as_mut_slice()[..len]);
-        into.set_len(len);
     }
 }
 

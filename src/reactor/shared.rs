@@ -4,7 +4,7 @@
 //! So no Rust reference to it ever exists: bytes go in and out by copies through raw pointers. Where a host lets two of
 //! its commands overlap, it gets either's bytes, as it would from a drive.
 
-use std::{io, ptr, rc::Rc};
+use std::{io, ptr, rc::Rc, sync::Arc};
 
 /// Anonymous memory, zeroed, given back when dropped.
 pub(crate) struct Mapping {
@@ -98,10 +98,17 @@ impl SharedMemory {
     }
 }
 
+/// A reactor's handle to a memory: cloning it touches no count that other threads use.
+#[allow(
+    clippy::redundant_allocation,
+    reason = "the outer count is the reactor's own, the inner one is shared"
+)]
+pub type LocalMemory = Rc<Arc<SharedMemory>>;
+
 /// Bytes of a [`SharedMemory`], to be sent from where they lie. The handle keeps the memory alive, and is cheap: its
 /// count is the reactor's own, not shared with other threads.
 pub struct SharedBytes {
-    memory: Rc<std::sync::Arc<SharedMemory>>,
+    memory: LocalMemory,
     offset: usize,
     len: u32,
 }
@@ -111,7 +118,7 @@ impl SharedBytes {
     ///
     /// # Panics
     /// When the range does not lie inside.
-    pub fn new(memory: &Rc<std::sync::Arc<SharedMemory>>, offset: usize, len: u32) -> SharedBytes {
+    pub fn new(memory: &LocalMemory, offset: usize, len: u32) -> SharedBytes {
         assert!(
             offset.checked_add(len as usize).is_some_and(|end| end <= memory.len()),
             "bytes outside of the memory"
@@ -147,7 +154,6 @@ impl SharedBytes {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::sync::Arc;
 
     #[test]
     fn bytes_written_are_read_back_and_sent_in_place() {

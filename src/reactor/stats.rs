@@ -45,6 +45,10 @@ pub struct Stats {
     pub messages: Cell,
     /// Commands that had to wait for a data buffer.
     pub buffer_waits: Cell,
+    /// Times a receive stream had to wait for a data buffer.
+    pub receive_stalls: Cell,
+    /// Payload bytes the processor copied on their way.
+    pub copied_bytes: Cell,
     /// Operations whose future was dropped and which the kernel still holds.
     pub orphans: Cell,
     /// Receives that found no shared buffer and were repeated.

@@ -90,7 +90,7 @@ pub struct OpenFile {
     pub descriptor: OwnedFd,
     /// Bytes of it.
     pub size: u64,
-    /// The inode's preferred block size.
+    /// The inode's preferred block size; the logical block size of a device.
     pub block_size: u64,
     /// A block device, not a file.
     pub is_block_device: bool,
@@ -111,11 +111,16 @@ pub fn open_file(path: &Path, size: Option<u64>, read_only: bool) -> io::Result<
     };
     let metadata = file.metadata()?;
     let is_block_device = metadata.file_type().is_block_device();
-    let size = if is_block_device {
+    let (size, block_size) = if is_block_device {
         use std::io::{Seek, SeekFrom};
-        (&file).seek(SeekFrom::End(0))?
+        let mut logical: libc::c_int = 0;
+        // SAFETY: BLKSSZGET stores one `int`.
+        if unsafe { libc::ioctl(file.as_raw_fd(), libc::BLKSSZGET, &raw mut logical) } != 0 {
+            return Err(io::Error::last_os_error());
+        }
+        ((&file).seek(SeekFrom::End(0))?, logical as u64)
     } else {
-        metadata.len()
+        (metadata.len(), metadata.blksize())
     };
-    Ok(OpenFile { descriptor: file.into(), size, block_size: metadata.blksize(), is_block_device })
+    Ok(OpenFile { descriptor: file.into(), size, block_size, is_block_device })
 }

@@ -1,0 +1,230 @@
+//! A namespace in a file or on a block device, through the page cache.
+//!
+//! Writes are volatile until Flush or FUA, and the namespace says so. A file that is full gives a status that hosts
+//! understand; what was acknowledged before stays.
+
+use crate::{Backend, BackendQueue, Geometry};
+use nvme::{Completion, IoCommand, IoOpcode, Status};
+use reactor::{BufferClass, Data, DataBuffer, Reactor, system};
+use std::{
+    fmt, io,
+    os::fd::OwnedFd,
+    path::{Path, PathBuf},
+    rc::Rc,
+    sync::Arc,
+};
+
+/// Why a file cannot be a namespace.
+#[derive(Debug)]
+pub enum FileError {
+    /// It is not there and no size says how large to make it.
+    Missing(PathBuf),
+    /// It cannot be opened or made.
+    Open(PathBuf, bool, io::Error),
+    /// It is shorter than the configuration says.
+    Short {
+        /// The file.
+        path: PathBuf,
+        /// Its bytes.
+        have: u64,
+        /// The bytes configured.
+        wanted: u64,
+    },
+    /// It has not one logical block.
+    Empty(PathBuf, u32),
+    /// The device's blocks are larger than the configured LBA size.
+    LbaSize {
+        /// The device.
+        path: PathBuf,
+        /// Its logical block size.
+        device: u64,
+        /// The LBA size configured.
+        wanted: u32,
+    },
+}
+
+impl fmt::Display for FileError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            FileError::Missing(path) => {
+                write!(f, "{} does not exist: create it, or set `size` to have it made", path.display())
+            }
+            FileError::Open(path, read_only, error) => {
+                let (how, hint) = if *read_only {
+                    ("", "")
+                } else {
+                    (" for writing", ", or set `read_only = true` for the namespace")
+                };
+                write!(f, "cannot open {}{how}: {error}; make it accessible{hint}", path.display())
+            }
+            FileError::Short { path, have, wanted } => write!(
+                f,
+                "{} has {have} bytes, `size` says {wanted}: enlarge it (`truncate -s {wanted}`) or correct `size`",
+                path.display()
+            ),
+            FileError::Empty(path, lba_size) => {
+                write!(f, "{} is smaller than one logical block of {lba_size} bytes", path.display())
+            }
+            FileError::LbaSize { path, device, wanted } => write!(
+                f,
+                "{} has logical blocks of {device} bytes: `lba_size` {wanted} is too small",
+                path.display()
+            ),
+        }
+    }
+}
+
+impl std::error::Error for FileError {}
+
+/// A namespace in a file.
+pub struct File {
+    descriptor: Arc<OwnedFd>,
+    geometry: Geometry,
+}
+
+impl File {
+    /// Opens `path`. With a size, a missing file is made, sparse; without an LBA size, the inode's block size decides, as
+    /// in the Linux kernel's target.
+    pub fn open(
+        path: &Path,
+        size: Option<u64>,
+        lba_size: Option<u32>,
+        read_only: bool,
+    ) -> Result<File, FileError> {
+        let file = system::open_file(path, size, read_only).map_err(|error| {
+            if error.kind() == io::ErrorKind::NotFound && size.is_none() {
+                FileError::Missing(path.into())
+            } else {
+                FileError::Open(path.into(), read_only, error)
+            }
+        })?;
+        let lba_size =
+            lba_size.unwrap_or_else(|| file.block_size.next_power_of_two().clamp(512, 4096) as u32);
+        if file.is_block_device && u64::from(lba_size) < file.block_size {
+            return Err(FileError::LbaSize { path: path.into(), device: file.block_size, wanted: lba_size });
+        }
+        let bytes = size.unwrap_or(file.size);
+        if bytes > file.size {
+            return Err(FileError::Short { path: path.into(), have: file.size, wanted: bytes });
+        }
+        let lba_count = bytes / u64::from(lba_size);
+        if lba_count == 0 {
+            return Err(FileError::Empty(path.into(), lba_size));
+        }
+        let geometry = Geometry { lba_size, lba_count, volatile_write_cache: !read_only };
+        Ok(File { descriptor: Arc::new(file.descriptor), geometry })
+    }
+}
+
+impl Backend for File {
+    type Queue = FileQueue;
+
+    fn geometry(&self) -> Geometry {
+        self.geometry
+    }
+
+    fn queue(&self, reactor: &Reactor) -> io::Result<FileQueue> {
+        Ok(FileQueue {
+            // A descriptor per reactor, so that operations count on the reactor's own counter.
+            descriptor: Rc::new(self.descriptor.try_clone()?),
+            reactor: reactor.clone(),
+            geometry: self.geometry,
+        })
+    }
+}
+
+/// One reactor's queue.
+pub struct FileQueue {
+    descriptor: Rc<OwnedFd>,
+    reactor: Reactor,
+    geometry: Geometry,
+}
+
+impl BackendQueue for FileQueue {
+    async fn execute(&self, command: &IoCommand, data: Option<DataBuffer>) -> (Completion, Data) {
+        let offset = self.geometry.offset(command.lba);
+        match (command.opcode, data) {
+            (IoOpcode::Read, _) => {
+                let len = command.byte_len(self.geometry.lba_size) as usize;
+                let buffer = self.reactor.buffer(len, BufferClass::Io).await;
+                match self.reactor.read_at(&self.descriptor, buffer, len, offset).await {
+                    (Ok(()), buffer) => (Completion::OK, Data::Arena(buffer)),
+                    (Err(error), _) => (status_of(&error, Status::UNRECOVERED_READ_ERROR).into(), Data::None),
+                }
+            }
+            (IoOpcode::Write, Some(data)) => {
+                let (result, _) = self.reactor.write_at(&self.descriptor, data, offset, command.fua).await;
+                (completion_of(result), Data::None)
+            }
+            (IoOpcode::Flush, _) => {
+                (completion_of(self.reactor.sync_data(&self.descriptor).await), Data::None)
+            }
+            _ => (Status::INTERNAL_ERROR.into(), Data::None),
+        }
+    }
+}
+
+fn completion_of(result: io::Result<()>) -> Completion {
+    match result {
+        Ok(()) => Completion::OK,
+        Err(error) => status_of(&error, Status::WRITE_FAULT).into(),
+    }
+}
+
+/// What an error of the medium means to a host; `medium` where it is the medium's own. Only what cannot succeed when it is
+/// tried again unchanged says so (DNR).
+fn status_of(error: &io::Error, medium: Status) -> Status {
+    use io::ErrorKind as E;
+    match error.kind() {
+        E::StorageFull | E::QuotaExceeded | E::FileTooLarge => Status::CAPACITY_EXCEEDED.dnr(),
+        E::ReadOnlyFilesystem | E::PermissionDenied => Status::NAMESPACE_WRITE_PROTECTED.dnr(),
+        E::Interrupted | E::WouldBlock | E::OutOfMemory => Status::COMMAND_INTERRUPTED,
+        // The file was made shorter under us: those bytes are gone.
+        E::UnexpectedEof => medium.dnr(),
+        _ => medium,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn scratch(name: &str) -> PathBuf {
+        let dir = std::env::temp_dir().join(format!("weft-file-{}", std::process::id()));
+        std::fs::create_dir_all(&dir).unwrap();
+        dir.join(name)
+    }
+
+    #[test]
+    fn a_missing_file_is_made_sparse_and_found_again() {
+        let path = scratch("new.img");
+        let _ = std::fs::remove_file(&path);
+        assert!(matches!(File::open(&path, None, None, false), Err(FileError::Missing(_))));
+        let file = File::open(&path, Some(64 << 20), Some(512), false).unwrap();
+        assert_eq!(file.geometry().lba_count, (64 << 20) / 512);
+        use std::os::unix::fs::MetadataExt;
+        assert_eq!(std::fs::metadata(&path).unwrap().blocks(), 0, "no block is taken before it is written");
+        let again = File::open(&path, None, Some(4096), true).unwrap();
+        assert_eq!((again.geometry().lba_count, again.geometry().volatile_write_cache), (16384, false));
+        let Err(short) = File::open(&path, Some(65 << 20), None, false) else { panic!("short and accepted") };
+        assert!(short.to_string().contains("truncate -s"), "{short}");
+    }
+
+    #[test]
+    fn what_cannot_be_a_namespace_says_why() {
+        let path = scratch("tiny.img");
+        std::fs::write(&path, b"x").unwrap();
+        assert!(matches!(File::open(&path, None, Some(512), false), Err(FileError::Empty(_, 512))));
+        let directory = File::open(&std::env::temp_dir(), None, None, false).map(drop).unwrap_err();
+        assert!(directory.to_string().contains("for writing"), "{directory}");
+    }
+
+    #[test]
+    fn errors_become_statuses_hosts_understand() {
+        let status = |errno| status_of(&io::Error::from_raw_os_error(errno), Status::WRITE_FAULT);
+        assert_eq!(status(28), Status::CAPACITY_EXCEEDED.dnr());
+        assert_eq!(status(30), Status::NAMESPACE_WRITE_PROTECTED.dnr());
+        assert_eq!(status(5), Status::WRITE_FAULT);
+        assert!(!status(11).is_dnr() && !status(12).is_dnr(), "a passing shortage may be tried again");
+    }
+}

@@ -1,0 +1,152 @@
+//! Admin commands: which are known, what state they need, and who answers them.
+//!
+//! Base specification, "Admin Command Set". Each of Identify, Get Log Page and the features has its own file.
+
+use crate::{
+    discovery, fabrics, features, identify,
+    io::Failure,
+    log_page,
+    queue_pair::{self, QueuePair},
+};
+use nvme::{AdminOpcode, Completion, DataDirection, Sqe, Status};
+use reactor::{BufferClass, Data, DataBuffer};
+use std::rc::Rc;
+use transports::{QueuePair as TransportQueuePair, Slot};
+
+/// Asynchronous Event Requests a controller holds (AERL, 1's based).
+pub const MAX_EVENT_REQUESTS: u8 = 4;
+/// Abort commands a controller takes at once (ACL, 1's based).
+pub const MAX_ABORTS: u8 = 4;
+
+/// The admin commands an I/O controller supports: what the effects log reports.
+pub const SUPPORTED: &[AdminOpcode] = &[
+    AdminOpcode::GetLogPage,
+    AdminOpcode::Identify,
+    AdminOpcode::Abort,
+    AdminOpcode::SetFeatures,
+    AdminOpcode::GetFeatures,
+    AdminOpcode::AsyncEventRequest,
+    AdminOpcode::KeepAlive,
+];
+
+/// The answer to an admin command; bytes go to the host in the size it asked for.
+pub enum Answer {
+    /// A completion without data.
+    Completion(Completion),
+    /// Data: the bytes, of which the host gets `len` from `offset`, zeroes beyond the end.
+    Bytes {
+        /// All there is.
+        bytes: Vec<u8>,
+        /// Where the host's part begins.
+        offset: u64,
+        /// How much the host wants.
+        len: usize,
+    },
+}
+
+impl Answer {
+    /// All of `bytes`.
+    pub fn whole(bytes: &[u8]) -> Answer {
+        Answer::Bytes { bytes: bytes.to_vec(), offset: 0, len: bytes.len() }
+    }
+}
+
+impl From<Completion> for Answer {
+    fn from(completion: Completion) -> Answer {
+        Answer::Completion(completion)
+    }
+}
+
+/// One slot of the admin queue.
+pub async fn serve<Q: TransportQueuePair>(pair: Rc<QueuePair<Q>>, slot: Slot) {
+    while let Ok(capsule) = pair.transport.receive(slot).await {
+        let begun = pair.begin();
+        let (completion, data) = match execute(&pair, &capsule.sqe, capsule.data).await {
+            Ok(done) => done,
+            Err(Failure::Status(status)) => (status.into(), Data::None),
+            Err(Failure::Disconnected) => break,
+        };
+        if pair.respond(capsule.token, &capsule.sqe, begun, completion, data).await.is_err() {
+            break;
+        }
+    }
+    pair.slot_ended();
+}
+
+async fn execute<Q: TransportQueuePair>(
+    pair: &Rc<QueuePair<Q>>,
+    sqe: &Sqe,
+    data: Result<Option<DataBuffer>, Status>,
+) -> Result<(Completion, Data), Failure> {
+    data?;
+    if sqe.fuse() != 0 || !sqe.uses_sgl() {
+        return Err(Status::INVALID_FIELD.dnr().into());
+    }
+    if sqe.is_fabrics() {
+        let completion = fabrics::on_admin_queue(pair, sqe)?;
+        return Ok((completion, Data::None));
+    }
+    let opcode = AdminOpcode::from_u8(sqe.opcode()).ok_or(Status::INVALID_OPCODE.dnr())?;
+    let discovery = pair.controller.is_discovery();
+    if !(if discovery { discovery::SUPPORTED } else { SUPPORTED }).contains(&opcode) {
+        return Err(Status::INVALID_OPCODE.dnr().into());
+    }
+    if !pair.controller.status().ready {
+        return Err(Status::COMMAND_SEQUENCE_ERROR.dnr().into());
+    }
+    if DataDirection::of(sqe) == DataDirection::None && sqe.sgl().length != 0 {
+        return Err(Status::DATA_SGL_LENGTH_INVALID.dnr().into());
+    }
+    let answer = match opcode {
+        AdminOpcode::AsyncEventRequest => return wait_for_event(pair).await,
+        AdminOpcode::KeepAlive if pair.controller.keep_alive_ms() == 0 && !discovery => {
+            return Err(Status::KEEP_ALIVE_TIMEOUT_INVALID.dnr().into());
+        }
+        AdminOpcode::KeepAlive => Completion::OK.into(),
+        // Bit 0 of DW0: not aborted. Commands here end by themselves soon, or are waits that only a reset ends.
+        AdminOpcode::Abort => Completion::success(1).into(),
+        AdminOpcode::Identify if discovery => discovery::identify(pair, sqe)?,
+        AdminOpcode::Identify => identify::execute(pair, sqe)?,
+        AdminOpcode::GetLogPage if discovery => discovery::log_page(pair, sqe)?,
+        AdminOpcode::GetLogPage => log_page::execute(pair, sqe)?,
+        AdminOpcode::GetFeatures => features::get(pair, sqe)?,
+        AdminOpcode::SetFeatures => features::set(pair, sqe)?,
+        _ => return Err(Status::INVALID_OPCODE.dnr().into()),
+    };
+    deliver(pair, sqe, answer).await
+}
+
+/// Puts an answer's bytes into a data buffer of the length the host asked for.
+async fn deliver<Q: TransportQueuePair>(
+    pair: &QueuePair<Q>,
+    sqe: &Sqe,
+    answer: Answer,
+) -> Result<(Completion, Data), Failure> {
+    let (bytes, offset, len) = match answer {
+        Answer::Completion(completion) => return Ok((completion, Data::None)),
+        Answer::Bytes { bytes, offset, len } => (bytes, offset, len),
+    };
+    queue_pair::check_transfer(sqe, len as u64, true, false)?;
+    if len > pair.local.target.limits.max_transfer_bytes as usize {
+        return Err(Status::INVALID_FIELD.dnr().into());
+    }
+    let mut buffer = pair.local.reactor.buffer(len, BufferClass::Admin).await;
+    let from = usize::try_from(offset).unwrap_or(usize::MAX).min(bytes.len());
+    let part = &bytes[from..bytes.len().min(from.saturating_add(len))];
+    let to = &mut buffer.as_mut_slice()[..len];
+    to[..part.len()].copy_from_slice(part);
+    to[part.len()..].fill(0);
+    buffer.set_len(len);
+    Ok((Completion::OK, Data::Arena(buffer)))
+}
+
+/// Holds an Asynchronous Event Request: it costs a slot and nothing else, for hours. Nothing raises an event yet
+/// (Identify says so: OAES is 0), so it waits until the queue pair ends, and is then dropped without a completion.
+async fn wait_for_event<Q: TransportQueuePair>(pair: &QueuePair<Q>) -> Result<(Completion, Data), Failure> {
+    if pair.waiting_events.get() >= MAX_EVENT_REQUESTS {
+        return Err(Status::AER_LIMIT_EXCEEDED.dnr().into());
+    }
+    pair.waiting_events.set(pair.waiting_events.get() + 1);
+    pair.transport.closing().await;
+    Err(Failure::Disconnected)
+}

@@ -1,0 +1,216 @@
+//! The whole document: the single tables, the ports, and what must fit together across sections.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::num::NonZeroUsize;
+use std::ops::RangeInclusive;
+use std::path::Path;
+use std::time::Duration;
+
+use toml::de::DeTable;
+
+use super::model::{Config, GIB, KIB, Limits, MIB, Metrics, Port, Reactors, TransportKind};
+use super::report::{ConfigError, Report, Severity};
+use super::section::{Located, Section};
+use super::subsystem::{self, Known};
+use super::{Loaded, value};
+use crate::logging;
+
+/// A reactor's arena must hold a few of the largest transfers at once, or commands would wait for each other
+/// one by one.
+const TRANSFERS_PER_ARENA: u64 = 4;
+
+/// Reads and checks the document; relative paths in it start at `directory`.
+pub(super) fn read(source: &str, file: &str, directory: &Path) -> Result<Loaded, ConfigError> {
+    let report = Report::new(source);
+    let (table, errors) = DeTable::parse_recoverable(source);
+    for error in &errors {
+        report.syntax(error);
+    }
+    let config = walk(Section::root(&report, table.get_ref()), directory);
+    let diagnostics = report.finish(file);
+    if diagnostics.iter().any(|diagnostic| diagnostic.severity == Severity::Mistake) {
+        return Err(ConfigError::Mistakes(diagnostics));
+    }
+    Ok(Loaded { config, warnings: diagnostics })
+}
+
+/// Reads every section. The result is only worth something when no mistake was reported.
+fn walk(root: Section<'_>, directory: &Path) -> Config {
+    let log = root.text("log", "a log filter such as \"info\"", |text| {
+        logging::check_filter(text).map(|()| text.to_owned()).map_err(|error| error.to_string())
+    });
+    let metrics = root.child("metrics", "metrics").map_or_else(Metrics::default, read_metrics);
+    let reactors = root.child("reactors", "reactors");
+    let limits = root.child("limits", "limits").map_or_else(Limits::default, read_limits);
+    let reactors = reactors.map_or_else(Reactors::default, |section| read_reactors(section, &limits));
+    let ports = root.children("port", "port");
+    let subsystems = root.children("subsystem", "subsystem");
+
+    match (ports.is_empty(), subsystems.is_empty()) {
+        (true, true) => {
+            let message = "nothing is configured: expected at least one [[port]] and one [[subsystem]]";
+            root.report.absent(0, "", message);
+        }
+        (true, false) => _ = root.require::<()>("port", None, "at least one [[port]]"),
+        (false, true) => _ = root.require::<()>("subsystem", None, "at least one [[subsystem]]"),
+        (false, false) => {}
+    }
+
+    let (ports, port_ids) = read_ports(ports, metrics.address);
+    let mut known = Known::new(directory, port_ids);
+    let subsystems =
+        subsystems.into_iter().filter_map(|section| subsystem::read(section, &mut known)).collect();
+    root.finish();
+    Config { log: log.map(|log| log.value), metrics, reactors, limits, ports, subsystems }
+}
+
+fn read_metrics(section: Section<'_>) -> Metrics {
+    let default = Metrics::default();
+    let address = section.text("address", value::ADDRESS_FORM, value::address);
+    section.finish();
+    Metrics { address: address.map_or(default.address, |address| address.value) }
+}
+
+fn read_reactors(section: Section<'_>, limits: &Limits) -> Reactors {
+    let default = Reactors::default();
+    let count = section.whole("count", 1..=256_usize);
+    let poll = section.whole("poll_us", 0..=1_000_000_u64);
+    let least = (u64::from(limits.max_transfer_bytes) * TRANSFERS_PER_ARENA).max(MIB);
+    let buffers = section.size("buffers", least..=256 * GIB);
+    if let Some(buffers) = buffers
+        && buffers.value % (4 * KIB) != 0
+    {
+        section.mistake(
+            buffers.at,
+            "buffers",
+            format!("{} bytes: expected a multiple of 4 KiB", buffers.value),
+        );
+    }
+    section.finish();
+    Reactors {
+        count: count.and_then(|count| NonZeroUsize::new(count.value)),
+        poll: poll.map_or(default.poll, |poll| Duration::from_micros(poll.value)),
+        buffer_bytes: buffers.map_or(default.buffer_bytes, |buffers| buffers.value),
+    }
+}
+
+fn read_limits(section: Section<'_>) -> Limits {
+    let default = Limits::default();
+    let connections = section.whole("connections", 1..=65536_usize);
+    let max_transfer = size32(&section, "max_transfer", 4 * KIB..=16 * MIB);
+    if let Some(max_transfer) = max_transfer
+        && !max_transfer.value.is_power_of_two()
+    {
+        let message = format!("{} bytes: expected 4 KiB times a power of two", max_transfer.value);
+        section.mistake(max_transfer.at, "max_transfer", message);
+    }
+    let max_transfer_bytes = max_transfer.map_or(default.max_transfer_bytes, |size| size.value);
+    let io_queues = section.whole("io_queues", 1..=1024_u16);
+    let queue_depth = section.whole("queue_depth", 2..=1024_u16);
+    let in_capsule =
+        size32(&section, "in_capsule", 4 * KIB..=u64::from(max_transfer_bytes).clamp(4 * KIB, 64 * KIB));
+    if let Some(in_capsule) = in_capsule
+        && u64::from(in_capsule.value) % (4 * KIB) != 0
+    {
+        section.mistake(
+            in_capsule.at,
+            "in_capsule",
+            format!("{} bytes: expected a multiple of 4 KiB", in_capsule.value),
+        );
+    }
+    let timeout = |key, default| {
+        section
+            .whole(key, 1..=3_600_000_u64)
+            .map_or(default, |milliseconds| Duration::from_millis(milliseconds.value))
+    };
+    let limits = Limits {
+        connections: connections.map_or(default.connections, |connections| connections.value),
+        max_transfer_bytes,
+        io_queues: io_queues.map_or(default.io_queues, |io_queues| io_queues.value),
+        queue_depth: queue_depth.map_or(default.queue_depth, |queue_depth| queue_depth.value),
+        // The default follows a smaller largest transfer, so that this alone is never a contradiction.
+        in_capsule_bytes: in_capsule
+            .map_or(default.in_capsule_bytes.min(max_transfer_bytes), |size| size.value),
+        handshake_timeout: timeout("handshake_timeout_ms", default.handshake_timeout),
+        data_timeout: timeout("data_timeout_ms", default.data_timeout),
+        shutdown_timeout: timeout("shutdown_timeout_ms", default.shutdown_timeout),
+    };
+    section.finish();
+    limits
+}
+
+/// A size within a range that ends below 4 GiB.
+fn size32(section: &Section<'_>, key: &'static str, range: RangeInclusive<u64>) -> Option<Located<u32>> {
+    section.size(key, range).map(|size| size.map(|bytes| u32::try_from(bytes).unwrap_or(u32::MAX)))
+}
+
+/// The ports without mistakes, and the ids of all; no ids when one of them could not be read, since then
+/// nobody can say which id does not exist.
+fn read_ports(sections: Vec<Section<'_>>, metrics: SocketAddr) -> (Vec<Port>, Option<Vec<u16>>) {
+    let mut ports = Vec::new();
+    let mut ids = BTreeMap::new();
+    let mut addresses: Vec<(TransportKind, Located<SocketAddr>)> = Vec::new();
+    let mut all_ids_read = true;
+    for section in sections {
+        let id = section.whole("id", 1..=u16::MAX);
+        let id = section.require("id", id, "a number from 1 to 65535, different for each port");
+        let transport = section.choice("transport", &TransportKind::ALL.map(|kind| (kind.name(), kind)));
+        let transport = section.require("transport", transport, "\"tcp\" or \"rdma\"");
+        let address = section.text("address", value::ADDRESS_FORM, value::address);
+        let address = section.require("address", address, value::ADDRESS_FORM);
+
+        all_ids_read &= id.is_some();
+        if let Some(id) = id
+            && let Some(first) = ids.insert(id.value, id.at)
+        {
+            ids.insert(id.value, first);
+            let line = section.report.line(first);
+            section.mistake(
+                id.at,
+                "id",
+                format!("{} is taken by line {line}: expected a different id", id.value),
+            );
+        }
+        if let (Some(transport), Some(address)) = (transport, address) {
+            check_address(&section, transport.value, address, &addresses, metrics);
+            addresses.push((transport.value, address));
+        }
+        section.finish();
+        if let (Some(id), Some(transport), Some(address)) = (id, transport, address) {
+            ports.push(Port { id: id.value, transport: transport.value, address: address.value });
+        }
+    }
+    (ports, all_ids_read.then(|| ids.into_keys().collect()))
+}
+
+/// Reports an address that could not be bound beside those before it.
+fn check_address(
+    section: &Section<'_>,
+    transport: TransportKind,
+    address: Located<SocketAddr>,
+    before: &[(TransportKind, Located<SocketAddr>)],
+    metrics: SocketAddr,
+) {
+    let clash =
+        before.iter().find(|(other, taken)| *other == transport && overlap(taken.value, address.value));
+    if let Some((_, taken)) = clash {
+        let line = section.report.line(taken.at);
+        let message = format!("{} is taken by line {line}: expected a different address", address.value);
+        section.mistake(address.at, "address", message);
+    }
+    if transport == TransportKind::Tcp && overlap(metrics, address.value) {
+        let message = format!("{} is taken by the metrics page: expected a different address", address.value);
+        section.mistake(address.at, "address", message);
+    }
+}
+
+/// Whether one socket would keep the other from listening. Port 0 never does; the wildcard covers its address
+/// family.
+fn overlap(left: SocketAddr, right: SocketAddr) -> bool {
+    let wildcard = left.ip().is_unspecified() || right.ip().is_unspecified();
+    left.port() != 0
+        && left.port() == right.port()
+        && left.is_ipv4() == right.is_ipv4()
+        && (wildcard || left.ip() == right.ip())
+}

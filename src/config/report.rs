@@ -1,0 +1,216 @@
+//! Mistakes and warnings, and where in the file they are.
+//!
+//! Reading collects them by byte offset; at the end they become [`Diagnostic`]s with line and column, in the
+//! order of the file.
+
+use std::cell::RefCell;
+use std::fmt;
+use std::io;
+use std::ops::Range;
+use std::string::FromUtf8Error;
+
+/// Whether a diagnostic stops the target from starting.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Severity {
+    /// The configuration is refused.
+    Mistake,
+    /// The configuration is taken, but probably not what was meant.
+    Warning,
+}
+
+/// One thing wrong (or odd) in a configuration file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Diagnostic {
+    /// The file's name, as it was given.
+    pub file: String,
+    /// The line, from 1.
+    pub line: usize,
+    /// The column in characters, from 1.
+    pub column: usize,
+    /// Mistake or warning.
+    pub severity: Severity,
+    /// The key, as in `subsystem.namespace.backend`; empty when it is the file as a whole.
+    pub key: String,
+    /// What is wrong and what was expected.
+    pub message: String,
+}
+
+impl fmt::Display for Diagnostic {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}:{}: ", self.file, self.line, self.column)?;
+        if self.severity == Severity::Warning {
+            f.write_str("warning: ")?;
+        }
+        if !self.key.is_empty() {
+            write!(f, "{}: ", self.key)?;
+        }
+        f.write_str(&self.message)
+    }
+}
+
+/// Why there is no configuration.
+#[derive(Debug)]
+pub enum ConfigError {
+    /// The file cannot be read.
+    Read {
+        /// The file's name, as it was given.
+        file: String,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The file has mistakes: all of them, warnings included, in the order of the file.
+    Mistakes(Vec<Diagnostic>),
+}
+
+impl fmt::Display for ConfigError {
+    /// One mistake a line, without a newline at the end.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Read { file, source } => write!(f, "{file}: cannot be read: {source}"),
+            Self::Mistakes(list) => {
+                for (index, diagnostic) in list.iter().enumerate() {
+                    let separator = if index == 0 { "" } else { "\n" };
+                    write!(f, "{separator}{diagnostic}")?;
+                }
+                Ok(())
+            }
+        }
+    }
+}
+
+// No `source()`: the text of `Read` already holds the system's, and printing the chain would say it twice.
+impl std::error::Error for ConfigError {}
+
+/// The error for a file that is no text.
+pub(super) fn not_utf8(file: &str, error: &FromUtf8Error) -> ConfigError {
+    let valid = error.utf8_error().valid_up_to();
+    let byte = error.as_bytes()[valid];
+    let text = String::from_utf8_lossy(&error.as_bytes()[..valid]);
+    let (line, column) = position(&text, text.len());
+    ConfigError::Mistakes(vec![Diagnostic {
+        file: file.to_owned(),
+        line,
+        column,
+        severity: Severity::Mistake,
+        key: String::new(),
+        message: format!("byte {byte:#04x} is not UTF-8: expected a text file in UTF-8"),
+    }])
+}
+
+/// Collects what is wrong while the document is walked.
+pub(super) struct Report<'a> {
+    source: &'a str,
+    entries: RefCell<Vec<Entry>>,
+}
+
+struct Entry {
+    at: usize,
+    severity: Severity,
+    kind: Kind,
+    key: String,
+    message: String,
+}
+
+/// What else in the file an entry depends on; decides which entries still hold when the file has syntax
+/// errors.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    /// The text itself does not parse from here on.
+    Syntax,
+    /// True by what stands at its place, whatever follows.
+    Present,
+    /// True only because something stands nowhere in the file.
+    Absent,
+}
+
+impl<'a> Report<'a> {
+    pub(super) fn new(source: &'a str) -> Self {
+        Self { source, entries: RefCell::default() }
+    }
+
+    /// Something that stands in the file is wrong.
+    pub(super) fn mistake(&self, at: usize, key: impl Into<String>, message: impl Into<String>) {
+        self.push(at, Severity::Mistake, Kind::Present, key.into(), message.into());
+    }
+
+    /// Something is not in the file at all.
+    pub(super) fn absent(&self, at: usize, key: impl Into<String>, message: impl Into<String>) {
+        self.push(at, Severity::Mistake, Kind::Absent, key.into(), message.into());
+    }
+
+    /// Legal but odd.
+    pub(super) fn warning(&self, at: usize, key: impl Into<String>, message: impl Into<String>) {
+        self.push(at, Severity::Warning, Kind::Absent, key.into(), message.into());
+    }
+
+    /// The parser of the text itself complains.
+    pub(super) fn syntax(&self, error: &toml::de::Error) {
+        let Range { start, .. } = error.span().unwrap_or(0..0);
+        // A key that stands twice leaves the rest of the document whole.
+        let kind = if error.message().starts_with("duplicate key") { Kind::Present } else { Kind::Syntax };
+        let message = error.message().split_whitespace().collect::<Vec<_>>().join(" ");
+        self.push(start, Severity::Mistake, kind, String::new(), message);
+    }
+
+    /// The line, from 1, on which `at` lies.
+    pub(super) fn line(&self, at: usize) -> usize {
+        position(self.source, at).0
+    }
+
+    fn push(&self, at: usize, severity: Severity, kind: Kind, key: String, message: String) {
+        self.entries.borrow_mut().push(Entry { at, severity, kind, key, message });
+    }
+
+    /// Everything collected, in the order of the file.
+    ///
+    /// After a syntax error the tree is a guess: what it seems to lack may be there, and keys may hang on the
+    /// wrong table. Only complaints about the lines before the first one are kept then, and none about
+    /// absence.
+    pub(super) fn finish(self, file: &str) -> Vec<Diagnostic> {
+        let mut entries = self.entries.into_inner();
+        let broken = entries.iter().filter(|entry| entry.kind == Kind::Syntax).map(|entry| entry.at).min();
+        if let Some(broken) = broken {
+            let broken =
+                self.source[..broken.min(self.source.len())].rfind('\n').map_or(0, |newline| newline + 1);
+            entries.retain(|entry| match entry.kind {
+                Kind::Syntax => true,
+                Kind::Present => entry.at < broken,
+                Kind::Absent => false,
+            });
+        }
+        entries.sort_by_key(|entry| entry.at);
+        let located = |entry: Entry| {
+            let (line, column) = position(self.source, entry.at);
+            let Entry { severity, key, message, .. } = entry;
+            Diagnostic { file: file.to_owned(), line, column, severity, key, message }
+        };
+        entries.into_iter().map(located).collect()
+    }
+}
+
+/// Line and column, both from 1, of a byte offset; the column counts characters.
+fn position(source: &str, at: usize) -> (usize, usize) {
+    let before = &source.as_bytes()[..at.min(source.len())];
+    let line_start = before.iter().rposition(|&byte| byte == b'\n').map_or(0, |newline| newline + 1);
+    let line = before.iter().filter(|&&byte| byte == b'\n').count() + 1;
+    // Count the bytes that begin a character, so that an offset inside one does no harm.
+    let column = before[line_start..].iter().filter(|&&byte| byte & 0xc0 != 0x80).count() + 1;
+    (line, column)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn positions_count_lines_and_characters() {
+        let source = "ab\nä = 1\n";
+        assert_eq!(position(source, 0), (1, 1));
+        assert_eq!(position(source, 2), (1, 3));
+        assert_eq!(position(source, 3), (2, 1));
+        assert_eq!(position(source, 5), (2, 2));
+        assert_eq!(position(source, source.len()), (3, 1));
+        assert_eq!(position(source, 1000), (3, 1));
+        assert_eq!(position("", 0), (1, 1));
+    }
+}

@@ -1,0 +1,269 @@
+//! A controller: its properties, its queue pairs, its end.
+//!
+//! A controller is shared by the reactors its queue pairs live on. Its lock is taken when something changes (a queue pair
+//! comes or goes, a property or feature is set), never on the way of an I/O command.
+
+use crate::subsystem::{Subsystem, SubsystemKind};
+use nvme::{
+    ControllerId, HostId, Nqn, Qid,
+    property::{Configuration, ControllerStatus, ShutdownStatus},
+};
+use reactor::Mailbox;
+use std::{
+    net::SocketAddr,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering},
+    },
+};
+use transports::CloseReason;
+
+/// What a Connect to the admin queue brings.
+pub struct NewController {
+    /// The host's name.
+    pub host_nqn: Nqn,
+    /// The host's identifier.
+    pub host_id: HostId,
+    /// Our address that it connected to.
+    pub local_address: SocketAddr,
+    /// The port it connected to.
+    pub port_id: u16,
+    /// Keep alive timeout (KATO) in milliseconds; 0 for none.
+    pub keep_alive_ms: u32,
+}
+
+/// A queue pair of a controller, wherever it lives.
+pub struct Registered {
+    /// The queue.
+    pub qid: Qid,
+    /// Which queue pair of this process: a QID may be used again.
+    pub id: u64,
+    /// The door to its reactor.
+    pub mailbox: Mailbox,
+    /// Counts received commands; the queue pair's reactor is the only writer.
+    pub activity: Arc<AtomicU64>,
+}
+
+struct State {
+    configuration: Configuration,
+    status: ControllerStatus,
+    queue_pairs: Vec<Registered>,
+    async_event_configuration: u32,
+}
+
+/// What follows from a write to the configuration property (CC).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Effect {
+    /// Nothing more.
+    None,
+    /// CC.EN went to 0: the I/O queue pairs have been ended.
+    Reset,
+    /// CC.SHN asks for a shutdown: caches are to be flushed, then `shut_down` called.
+    Shutdown,
+}
+
+/// Why a queue pair cannot be registered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RegisterError {
+    /// The controller has ended or is being ended.
+    Ended,
+    /// CC.EN is 0.
+    NotEnabled,
+    /// The queue exists.
+    InUse,
+}
+
+/// A controller.
+pub struct Controller {
+    /// Its identifier (CNTLID).
+    pub id: ControllerId,
+    /// Whose controller it is.
+    pub subsystem: Arc<Subsystem>,
+    /// The host's name.
+    pub host_nqn: Nqn,
+    /// The host's identifier.
+    pub host_id: HostId,
+    /// Our address that the host connected to.
+    pub local_address: SocketAddr,
+    /// The port it connected to.
+    pub port_id: u16,
+    keep_alive_ms: AtomicU32,
+    ended: AtomicBool,
+    state: Mutex<State>,
+}
+
+impl Controller {
+    /// A controller that was just connected: nothing enabled.
+    pub fn new(id: ControllerId, subsystem: Arc<Subsystem>, new: NewController) -> Controller {
+        Controller {
+            id,
+            subsystem,
+            host_nqn: new.host_nqn,
+            host_id: new.host_id,
+            local_address: new.local_address,
+            port_id: new.port_id,
+            keep_alive_ms: AtomicU32::new(round_keep_alive(new.keep_alive_ms)),
+            ended: AtomicBool::new(false),
+            state: Mutex::new(State {
+                configuration: Configuration(0),
+                status: ControllerStatus { ready: false, fatal: false, shutdown: ShutdownStatus::Normal },
+                queue_pairs: Vec::new(),
+                async_event_configuration: 0,
+            }),
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether it is a discovery controller.
+    pub fn is_discovery(&self) -> bool {
+        self.subsystem.kind == SubsystemKind::Discovery
+    }
+
+    /// The configuration property (CC).
+    pub fn configuration(&self) -> Configuration {
+        self.state().configuration
+    }
+
+    /// The status property (CSTS).
+    pub fn status(&self) -> ControllerStatus {
+        self.state().status
+    }
+
+    /// Keep alive timeout in milliseconds; 0 for none.
+    pub fn keep_alive_ms(&self) -> u32 {
+        self.keep_alive_ms.load(Ordering::Relaxed)
+    }
+
+    /// Sets the keep alive timeout, rounded up to the granularity; the value set.
+    pub fn set_keep_alive_ms(&self, ms: u32) -> u32 {
+        let ms = round_keep_alive(ms);
+        self.keep_alive_ms.store(ms, Ordering::Relaxed);
+        ms
+    }
+
+    /// The asynchronous event configuration feature.
+    pub fn async_event_configuration(&self) -> u32 {
+        self.state().async_event_configuration
+    }
+
+    /// Sets it.
+    pub fn set_async_event_configuration(&self, value: u32) {
+        self.state().async_event_configuration = value;
+    }
+
+    /// Writes the configuration property (CC).
+    pub fn configure(&self, new: Configuration) -> Effect {
+        let mut state = self.state();
+        let old = std::mem::replace(&mut state.configuration, new);
+        let mut effect = Effect::None;
+        if new.enabled() && !old.enabled() {
+            if self.is_valid(new) {
+                state.status.ready = true;
+                state.status.shutdown = ShutdownStatus::Normal;
+            } else {
+                state.status.fatal = true;
+            }
+        }
+        if !new.enabled() && old.enabled() {
+            state.status = ControllerStatus { ready: false, fatal: false, shutdown: ShutdownStatus::Normal };
+            state.async_event_configuration = 0;
+            let io = state.queue_pairs.extract_if(.., |pair| !pair.qid.is_admin()).collect::<Vec<_>>();
+            io.iter().for_each(|pair| pair.close(CloseReason::ControllerEnded));
+            effect = Effect::Reset;
+        }
+        if new.shutdown() != 0 && old.shutdown() == 0 {
+            state.status.shutdown = ShutdownStatus::Occurring;
+            effect = Effect::Shutdown;
+        }
+        effect
+    }
+
+    /// Only what this controller offers can be enabled. A discovery host need not set the entry sizes.
+    fn is_valid(&self, new: Configuration) -> bool {
+        let sizes = (new.io_sq_entry_size(), new.io_cq_entry_size());
+        let sizes_valid = sizes == (6, 4) || self.is_discovery();
+        sizes_valid && new.memory_page_size() == 0 && new.arbitration() == 0 && new.command_set() == 0
+    }
+
+    /// The caches have been flushed after CC.SHN.
+    pub fn shut_down(&self) {
+        let mut state = self.state();
+        if state.status.shutdown == ShutdownStatus::Occurring {
+            state.status.shutdown = ShutdownStatus::Complete;
+        }
+    }
+
+    /// Takes in a queue pair that is about to be installed.
+    pub fn register(&self, pair: Registered) -> Result<(), RegisterError> {
+        let mut state = self.state();
+        if self.has_ended() {
+            return Err(RegisterError::Ended);
+        }
+        if !pair.qid.is_admin() && !state.status.ready {
+            return Err(RegisterError::NotEnabled);
+        }
+        if state.queue_pairs.iter().any(|other| other.qid == pair.qid) {
+            return Err(RegisterError::InUse);
+        }
+        state.queue_pairs.push(pair);
+        Ok(())
+    }
+
+    /// Whether a queue pair is still wanted.
+    pub fn is_registered(&self, id: u64) -> bool {
+        !self.has_ended() && self.state().queue_pairs.iter().any(|pair| pair.id == id)
+    }
+
+    /// A queue pair has ended. The controller ends with its admin queue pair.
+    pub fn unregister(&self, id: u64, qid: Qid) {
+        self.state().queue_pairs.retain(|pair| pair.id != id);
+        if qid.is_admin() {
+            self.end();
+        }
+    }
+
+    /// How many I/O queue pairs it has.
+    pub fn io_queue_pairs(&self) -> usize {
+        self.state().queue_pairs.iter().filter(|pair| !pair.qid.is_admin()).count()
+    }
+
+    /// Commands received on all its queue pairs: it changes when the host shows a sign of life.
+    pub fn activity(&self) -> u64 {
+        let state = self.state();
+        state.queue_pairs.iter().fold(0, |sum, pair| sum.wrapping_add(pair.activity.load(Ordering::Relaxed)))
+    }
+
+    /// Whether it has ended.
+    pub fn has_ended(&self) -> bool {
+        self.ended.load(Ordering::Acquire)
+    }
+
+    /// Ends it: no queue pair can join any more, those it has are closed wherever they live.
+    pub fn end(&self) {
+        // The lock orders this against `register`: who registers later finds the mark.
+        let pairs = {
+            let mut state = self.state();
+            if self.ended.swap(true, Ordering::AcqRel) {
+                return;
+            }
+            std::mem::take(&mut state.queue_pairs)
+        };
+        pairs.iter().for_each(|pair| pair.close(CloseReason::ControllerEnded));
+        self.subsystem.remove_controller(self.id);
+    }
+}
+
+impl Registered {
+    fn close(&self, reason: CloseReason) {
+        let id = self.id;
+        self.mailbox.send(move |_| crate::local::close_queue_pair(id, reason));
+    }
+}
+
+/// KATO counts in units of KAS (Identify Controller), which is one second: it is rounded up.
+fn round_keep_alive(ms: u32) -> u32 {
+    ms.div_ceil(1000).saturating_mul(1000)
+}

@@ -1,0 +1,115 @@
+//! Get Features and Set Features (admin commands 0Ah and 09h).
+//!
+//! Base specification, "Features". Nothing is saveable: a controller ends with its connection.
+
+use crate::{admin::Answer, controller::Controller, queue_pair::QueuePair};
+use nvme::{
+    Completion, Sqe, Status,
+    features::{GetFeatures, NumberOfQueues, SetFeatures, async_event_configuration, feature, select},
+};
+use transports::QueuePair as TransportQueuePair;
+
+/// Bit 0 of CDW11 for the host identifier (EXHID): the 128-bit form, the only one on fabrics.
+const EXTENDED_HOST_ID: u32 = 1;
+/// Bit 0 of CDW11 for the volatile write cache (WCE).
+const WRITE_CACHE_ENABLED: u32 = 1;
+
+/// Answers Get Features.
+pub fn get<Q: TransportQueuePair>(pair: &QueuePair<Q>, sqe: &Sqe) -> Result<Answer, Status> {
+    let command = GetFeatures::parse(sqe);
+    // Other values of SEL need "save and select" (ONCS bit 4), which is not offered.
+    if command.select != select::CURRENT {
+        return Err(Status::INVALID_FIELD.dnr());
+    }
+    let controller = &pair.controller;
+    let io = !controller.is_discovery();
+    let value = match command.id {
+        feature::POWER_MANAGEMENT if io => 0,
+        feature::VOLATILE_WRITE_CACHE if has_cache(controller) => WRITE_CACHE_ENABLED,
+        feature::NUMBER_OF_QUEUES if io => granted_queues(pair).encode(),
+        feature::ASYNC_EVENT_CONFIGURATION => controller.async_event_configuration(),
+        feature::KEEP_ALIVE_TIMER => controller.keep_alive_ms(),
+        feature::HOST_IDENTIFIER if io => {
+            if command.cdw11 & EXTENDED_HOST_ID == 0 {
+                return Err(Status::INVALID_FIELD.dnr());
+            }
+            return Ok(Answer::whole(&controller.host_id.0));
+        }
+        _ => return Err(Status::INVALID_FIELD.dnr()),
+    };
+    Ok(Completion::success(value.into()).into())
+}
+
+/// Answers Set Features.
+pub fn set<Q: TransportQueuePair>(pair: &QueuePair<Q>, sqe: &Sqe) -> Result<Answer, Status> {
+    let command = SetFeatures::parse(sqe);
+    if command.save {
+        return Err(Status::FEATURE_NOT_SAVEABLE.dnr());
+    }
+    let controller = &pair.controller;
+    let io = !controller.is_discovery();
+    let value = match command.id {
+        // There is one power state, and one state of the cache: the one it is in.
+        feature::POWER_MANAGEMENT if io && command.cdw11 & 0x1f == 0 => 0,
+        feature::VOLATILE_WRITE_CACHE if has_cache(controller) => {
+            if command.cdw11 & WRITE_CACHE_ENABLED == 0 {
+                return Err(Status::FEATURE_NOT_CHANGEABLE.dnr());
+            }
+            0
+        }
+        feature::NUMBER_OF_QUEUES if io => {
+            let asked = NumberOfQueues::parse(command.cdw11)?;
+            if controller.io_queue_pairs() > 0 {
+                return Err(Status::COMMAND_SEQUENCE_ERROR.dnr());
+            }
+            grant(asked, pair.local.target.limits.io_queues.into()).encode()
+        }
+        feature::ASYNC_EVENT_CONFIGURATION => {
+            // No event is offered (OAES), and there is no health warning to raise either; those bits may be set.
+            if command.cdw11 & !async_event_configuration::CRITICAL_WARNINGS != 0 {
+                return Err(Status::INVALID_FIELD.dnr());
+            }
+            controller.set_async_event_configuration(command.cdw11);
+            0
+        }
+        feature::KEEP_ALIVE_TIMER => {
+            if command.cdw11 == 0 && io {
+                return Err(Status::KEEP_ALIVE_TIMEOUT_INVALID.dnr());
+            }
+            controller.set_keep_alive_ms(command.cdw11);
+            0
+        }
+        // Fixed by Connect.
+        feature::HOST_IDENTIFIER if io => return Err(Status::COMMAND_SEQUENCE_ERROR.dnr()),
+        _ => return Err(Status::INVALID_FIELD.dnr()),
+    };
+    Ok(Completion::success(value.into()).into())
+}
+
+fn has_cache(controller: &Controller) -> bool {
+    !controller.is_discovery() && controller.subsystem.has_volatile_write_cache()
+}
+
+fn granted_queues<Q: TransportQueuePair>(pair: &QueuePair<Q>) -> NumberOfQueues {
+    let limit = pair.local.target.limits.io_queues.into();
+    NumberOfQueues { submission: limit, completion: limit }
+}
+
+/// Queues come in pairs on fabrics: as many as both asked for, up to the limit.
+fn grant(asked: NumberOfQueues, limit: u32) -> NumberOfQueues {
+    let pairs = asked.submission.min(asked.completion).min(limit);
+    NumberOfQueues { submission: pairs, completion: pairs }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn queues_are_granted_in_pairs_and_up_to_the_limit() {
+        let asked = |submission, completion| NumberOfQueues { submission, completion };
+        assert_eq!(grant(asked(8, 4), 64), asked(4, 4));
+        assert_eq!(grant(asked(200, 200), 64), asked(64, 64));
+        assert_eq!(grant(asked(1, 1), 64), asked(1, 1));
+    }
+}

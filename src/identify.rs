@@ -1,0 +1,149 @@
+//! Identify (admin command 06h) of an I/O controller: every field says what is true.
+//!
+//! Base specification, "Identify command"; NVM command set specification for the structures of its own.
+
+use crate::{
+    admin::{Answer, MAX_ABORTS, MAX_EVENT_REQUESTS},
+    config::{Limits, MAX_NSID},
+    controller::Controller,
+    fabrics,
+    namespace::Namespace,
+    queue_pair::QueuePair,
+    target::FIRMWARE,
+};
+use nvme::{
+    Nsid, Sqe, Status,
+    identify::{
+        self, IDENTIFY_LEN, IdentifyCommand, IdentifyController, IdentifyNamespace,
+        IdentifyNamespaceIndependent, LbaFormat, NamespaceDescriptors, attributes, cns, command_set,
+        controller_type, firmware_updates, independent_features, log_attributes, multipath,
+        namespace_attributes, namespace_sharing, namespace_status, sgl_support, volatile_write_cache,
+    },
+};
+use transports::QueuePair as TransportQueuePair;
+
+/// Keep alive granularity (KAS) in units of 100 ms: one second.
+pub const KEEP_ALIVE_GRANULARITY: u16 = 10;
+
+/// Answers Identify.
+pub fn execute<Q: TransportQueuePair>(pair: &QueuePair<Q>, sqe: &Sqe) -> Result<Answer, Status> {
+    let command = IdentifyCommand::parse(sqe);
+    let controller = &pair.controller;
+    let subsystem = &controller.subsystem;
+    let mut page = [0; IDENTIFY_LEN];
+    match command.cns {
+        cns::CONTROLLER => {
+            page.copy_from_slice(io_controller(controller, &pair.local.target.limits).as_bytes())
+        }
+        cns::NAMESPACE => {
+            if command.nsid == Nsid::ALL {
+                return Err(Status::INVALID_NAMESPACE.dnr());
+            }
+            // An inactive namespace is all zero.
+            if let Some(found) = subsystem.namespace(command.nsid) {
+                page.copy_from_slice(namespace(found).as_bytes());
+            }
+        }
+        cns::ACTIVE_NAMESPACES => list(controller, command.nsid, &mut page)?,
+        cns::COMMAND_SET_ACTIVE_NAMESPACES if command.csi == command_set::NVM => {
+            list(controller, command.nsid, &mut page)?
+        }
+        cns::NAMESPACE_DESCRIPTORS => {
+            let found = known(controller, command.nsid)?;
+            NamespaceDescriptors::new(&mut page)
+                .nguid(found.nguid)
+                .uuid(found.uuid)
+                .command_set(command_set::NVM);
+        }
+        cns::COMMAND_SET_NAMESPACE if command.csi == command_set::NVM => {
+            // No protection information: all zero, for a namespace that exists.
+            known(controller, command.nsid)?;
+        }
+        // No limits but MDTS: all zero.
+        cns::COMMAND_SET_CONTROLLER if command.csi == command_set::NVM => {}
+        cns::NAMESPACE_INDEPENDENT => {
+            let found = known(controller, command.nsid)?;
+            page.copy_from_slice(independent(found).as_bytes());
+        }
+        _ => return Err(Status::INVALID_FIELD.dnr()),
+    }
+    Ok(Answer::whole(&page))
+}
+
+fn known(controller: &Controller, nsid: Nsid) -> Result<&Namespace, Status> {
+    controller.subsystem.namespace(nsid).map(AsRef::as_ref).ok_or(Status::INVALID_NAMESPACE.dnr())
+}
+
+fn list(controller: &Controller, after: Nsid, page: &mut [u8; IDENTIFY_LEN]) -> Result<(), Status> {
+    if after.0 >= Nsid::ALL.0 - 1 {
+        return Err(Status::INVALID_NAMESPACE.dnr());
+    }
+    identify::write_nsid_list(controller.subsystem.namespaces.iter().map(|n| n.nsid), after, page);
+    Ok(())
+}
+
+/// What controllers of either kind say of themselves.
+pub fn common_controller(controller: &Controller, limits: &Limits) -> IdentifyController {
+    let subsystem = &controller.subsystem;
+    let mut page = IdentifyController::new_zeroed();
+    page.set_serial(&subsystem.serial);
+    page.set_model(&subsystem.model);
+    page.set_firmware(FIRMWARE);
+    page.max_data_transfer_size = (limits.max_transfer_bytes / 4096).ilog2() as u8;
+    page.controller_id = controller.id.0.into();
+    page.version = fabrics::VERSION.into();
+    page.async_event_limit = MAX_EVENT_REQUESTS - 1;
+    page.keep_alive_support = KEEP_ALIVE_GRANULARITY.into();
+    page.max_outstanding_commands = limits.queue_depth.into();
+    page.sgl_support = (sgl_support::BYTE_ALIGNED | sgl_support::OFFSET).into();
+    page.attributes = (attributes::HOST_ID_128 | attributes::TRAFFIC_KEEP_ALIVE).into();
+    page.set_subsystem_nqn(&subsystem.nqn);
+    page
+}
+
+fn io_controller(controller: &Controller, limits: &Limits) -> IdentifyController {
+    let mut page = common_controller(controller, limits);
+    page.multipath = multipath::MULTIPLE_PORTS | multipath::MULTIPLE_CONTROLLERS;
+    page.controller_type = controller_type::IO;
+    page.abort_limit = MAX_ABORTS - 1;
+    page.firmware_updates = firmware_updates::SLOT_1_READ_ONLY | firmware_updates::ONE_SLOT;
+    page.log_page_attributes = log_attributes::EFFECTS | log_attributes::EXTENDED_DATA;
+    page.sqe_size = 0x66;
+    page.cqe_size = 0x44;
+    page.namespace_count = MAX_NSID.into();
+    page.max_namespaces = MAX_NSID.into();
+    let cached =
+        if controller.subsystem.has_volatile_write_cache() { volatile_write_cache::PRESENT } else { 0 };
+    page.volatile_write_cache = volatile_write_cache::FLUSH_BROADCAST_UNSUPPORTED | cached;
+    page.io_command_capsule_size = ((64 + limits.in_capsule_bytes) / 16).into();
+    page.io_response_capsule_size = 1.into();
+    page.max_sgl_descriptors = 1;
+    page
+}
+
+fn namespace(namespace: &Namespace) -> IdentifyNamespace {
+    let geometry = namespace.geometry();
+    let mut page = IdentifyNamespace::new_zeroed();
+    page.size = geometry.lba_count.into();
+    page.capacity = geometry.lba_count.into();
+    page.utilization = geometry.lba_count.into();
+    page.sharing = namespace_sharing::SHARED;
+    page.nguid = namespace.nguid;
+    page.attributes = if namespace.read_only { namespace_attributes::WRITE_PROTECTED } else { 0 };
+    page.lba_formats[0] = LbaFormat {
+        metadata_size: 0.into(),
+        lba_data_size: geometry.lba_size.ilog2() as u8,
+        relative_performance: 0,
+    };
+    page
+}
+
+fn independent(namespace: &Namespace) -> IdentifyNamespaceIndependent {
+    let mut page = IdentifyNamespaceIndependent::new_zeroed();
+    let cached = namespace.geometry().volatile_write_cache;
+    page.features = if cached { 0 } else { independent_features::NO_WRITE_CACHE };
+    page.sharing = namespace_sharing::SHARED;
+    page.attributes = if namespace.read_only { namespace_attributes::WRITE_PROTECTED } else { 0 };
+    page.status = namespace_status::READY;
+    page
+}

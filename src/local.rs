@@ -1,0 +1,148 @@
+//! What one reactor keeps: its queue pairs, its queues to the namespaces, its metrics.
+
+use crate::{metrics::ReactorMetrics, namespace::NamespaceTable, subsystem::Subsystem, target::Target};
+use reactor::{Reactor, Signal};
+use std::{
+    cell::{Cell, RefCell},
+    collections::HashMap,
+    io,
+    rc::Rc,
+    sync::Arc,
+    time::Duration,
+};
+use transports::CloseReason;
+
+thread_local! {
+    /// The reactor of this thread. Messages from other threads find it here.
+    static LOCAL: RefCell<Option<Rc<Local>>> = const { RefCell::new(None) };
+}
+
+/// A queue pair as what ends it sees it.
+pub trait Ending {
+    /// Ends it at once.
+    fn close(&self, reason: CloseReason);
+    /// Ends it after the commands it has.
+    fn drain(&self);
+}
+
+/// What one reactor keeps.
+pub struct Local {
+    /// The reactor.
+    pub reactor: Reactor,
+    /// What exists.
+    pub target: Arc<Target>,
+    /// Counted here.
+    pub metrics: Arc<ReactorMetrics>,
+    queue_pairs: RefCell<HashMap<u64, Rc<dyn Ending>>>,
+    greeting: Cell<usize>,
+    tables: RefCell<HashMap<usize, Rc<NamespaceTable>>>,
+    stopping: Cell<bool>,
+    changed: Signal,
+}
+
+impl Local {
+    /// Makes what this thread's reactor keeps, and lets messages find it.
+    pub fn install(reactor: &Reactor, target: Arc<Target>, metrics: Arc<ReactorMetrics>) -> Rc<Local> {
+        let local = Rc::new(Local {
+            reactor: reactor.clone(),
+            target,
+            metrics,
+            queue_pairs: RefCell::default(),
+            greeting: Cell::new(0),
+            tables: RefCell::default(),
+            stopping: Cell::new(false),
+            changed: Signal::new(),
+        });
+        LOCAL.with(|cell| *cell.borrow_mut() = Some(local.clone()));
+        local
+    }
+
+    /// The namespaces of a subsystem, with queues opened when first asked for.
+    pub fn namespaces(&self, subsystem: &Subsystem) -> io::Result<Rc<NamespaceTable>> {
+        if let Some(table) = self.tables.borrow().get(&subsystem.index) {
+            return Ok(table.clone());
+        }
+        let table = Rc::new(NamespaceTable::open(&subsystem.namespaces, &self.reactor)?);
+        self.tables.borrow_mut().insert(subsystem.index, table.clone());
+        Ok(table)
+    }
+
+    /// Takes a queue pair in.
+    pub fn add_queue_pair(&self, id: u64, pair: Rc<dyn Ending>) {
+        if self.stopping.get() {
+            pair.drain();
+        }
+        self.queue_pairs.borrow_mut().insert(id, pair);
+        self.metrics.queue_pairs_open.add(1);
+    }
+
+    /// A queue pair has ended.
+    pub fn remove_queue_pair(&self, id: u64) {
+        self.queue_pairs.borrow_mut().remove(&id);
+        self.metrics.queue_pairs_open.sub(1);
+        self.changed.notify();
+    }
+
+    /// A handshake begins (1) or has ended (-1).
+    pub fn greeting(&self, change: isize) {
+        self.greeting.set(self.greeting.get().wrapping_add_signed(change));
+        self.changed.notify();
+    }
+
+    /// Whether the target is stopping.
+    pub fn is_stopping(&self) -> bool {
+        self.stopping.get()
+    }
+
+    /// Waits until the target is stopping.
+    pub async fn stopping(&self) {
+        self.changed.wait_for(|| self.stopping.get().then_some(())).await;
+    }
+
+    fn is_empty(&self) -> bool {
+        self.queue_pairs.borrow().is_empty() && self.greeting.get() == 0
+    }
+
+    fn all(&self) -> Vec<Rc<dyn Ending>> {
+        self.queue_pairs.borrow().values().cloned().collect()
+    }
+
+    /// Takes no more commands, answers what it has, and stops the reactor: after `time` at the latest.
+    async fn stop(self: Rc<Self>, time: Duration) {
+        self.stopping.set(true);
+        self.changed.notify();
+        self.all().iter().for_each(|pair| pair.drain());
+        let idle = || self.changed.wait_for(|| self.is_empty().then_some(()));
+        if self.reactor.timeout(time, idle()).await.is_none() {
+            let left = self.queue_pairs.borrow().len();
+            tracing::warn!(queue_pairs = left, "commands did not finish in time; closing their queue pairs");
+            self.all().iter().for_each(|pair| pair.close(CloseReason::Drained));
+            self.reactor.timeout(Duration::from_secs(2), idle()).await;
+        }
+        self.tables.borrow_mut().clear();
+        LOCAL.with(|cell| *cell.borrow_mut() = None);
+        self.reactor.stop();
+    }
+}
+
+/// The reactor of this thread, if it serves.
+pub fn current() -> Option<Rc<Local>> {
+    LOCAL.with(|cell| cell.borrow().clone())
+}
+
+/// Closes a queue pair of this thread's reactor, if it still lives.
+pub fn close_queue_pair(id: u64, reason: CloseReason) {
+    let Some(local) = current() else { return };
+    let pair = local.queue_pairs.borrow().get(&id).cloned();
+    if let Some(pair) = pair {
+        pair.close(reason);
+    }
+}
+
+/// Stops this thread's reactor; see [`Target::stop`].
+pub fn stop(time: Duration) {
+    if let Some(local) = current() {
+        let reactor = local.reactor.clone();
+        reactor.spawn(local.stop(time));
+    }
+}

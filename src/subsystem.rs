@@ -1,0 +1,135 @@
+//! A subsystem: its namespaces, who may connect, and its controllers.
+
+use crate::{
+    config::AllowedHosts,
+    controller::{Controller, NewController},
+    namespace::Namespace,
+};
+use nvme::{ControllerId, Nqn, Nsid};
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+/// What a subsystem is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SubsystemKind {
+    /// It has namespaces.
+    Nvm,
+    /// It tells where the others are.
+    Discovery,
+}
+
+/// A subsystem.
+pub struct Subsystem {
+    /// Its place in the target's list.
+    pub index: usize,
+    /// What it is for.
+    pub kind: SubsystemKind,
+    /// Its name.
+    pub nqn: Nqn,
+    /// The serial number its controllers report (SN).
+    pub serial: String,
+    /// The model number (MN).
+    pub model: String,
+    /// Who may connect.
+    pub hosts: AllowedHosts,
+    /// Ports that offer it, by identifier.
+    pub ports: Vec<u16>,
+    /// By ascending NSID.
+    pub namespaces: Vec<Arc<Namespace>>,
+    controllers: Mutex<Controllers>,
+}
+
+#[derive(Default)]
+struct Controllers {
+    live: BTreeMap<ControllerId, Arc<Controller>>,
+    last: u16,
+}
+
+/// What describes a subsystem.
+pub struct NewSubsystem {
+    /// What it is for.
+    pub kind: SubsystemKind,
+    /// Its name.
+    pub nqn: Nqn,
+    /// The serial number (SN).
+    pub serial: String,
+    /// The model number (MN).
+    pub model: String,
+    /// Who may connect.
+    pub hosts: AllowedHosts,
+    /// Ports that offer it.
+    pub ports: Vec<u16>,
+    /// Its namespaces.
+    pub namespaces: Vec<Arc<Namespace>>,
+}
+
+impl Subsystem {
+    /// A subsystem at `index` of the target's list.
+    pub fn new(index: usize, new: NewSubsystem) -> Subsystem {
+        let mut namespaces = new.namespaces;
+        namespaces.sort_by_key(|n| n.nsid);
+        Subsystem {
+            index,
+            kind: new.kind,
+            nqn: new.nqn,
+            serial: new.serial,
+            model: new.model,
+            hosts: new.hosts,
+            ports: new.ports,
+            namespaces,
+            controllers: Mutex::default(),
+        }
+    }
+
+    fn controllers(&self) -> MutexGuard<'_, Controllers> {
+        self.controllers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether a host may use it.
+    pub fn admits(&self, host: &Nqn) -> bool {
+        self.hosts.admits(host.as_str())
+    }
+
+    /// A namespace by its identifier.
+    pub fn namespace(&self, nsid: Nsid) -> Option<&Arc<Namespace>> {
+        self.namespaces.iter().find(|n| n.nsid == nsid)
+    }
+
+    /// Whether any namespace's writes are volatile until flushed.
+    pub fn has_volatile_write_cache(&self) -> bool {
+        self.namespaces.iter().any(|n| n.geometry().volatile_write_cache)
+    }
+
+    /// Makes a controller under the next free identifier. Identifiers are not reused soon, so that a host that comes back
+    /// cannot mistake a new controller for its old one.
+    pub fn create_controller(self: &Arc<Self>, new: NewController) -> Option<Arc<Controller>> {
+        let mut controllers = self.controllers();
+        let max = ControllerId::MAX_USABLE.0;
+        let after = controllers.last;
+        let id = (after..max)
+            .chain(0..after)
+            .map(|id| ControllerId(id + 1))
+            .find(|id| !controllers.live.contains_key(id))?;
+        controllers.last = id.0;
+        let controller = Arc::new(Controller::new(id, self.clone(), new));
+        controllers.live.insert(id, controller.clone());
+        Some(controller)
+    }
+
+    /// A live controller.
+    pub fn controller(&self, id: ControllerId) -> Option<Arc<Controller>> {
+        self.controllers().live.get(&id).cloned()
+    }
+
+    /// Forgets a controller that ended.
+    pub fn remove_controller(&self, id: ControllerId) {
+        self.controllers().live.remove(&id);
+    }
+
+    /// How many controllers live.
+    pub fn controller_count(&self) -> usize {
+        self.controllers().live.len()
+    }
+}

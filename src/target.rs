@@ -1,0 +1,182 @@
+//! What exists: ports, subsystems, limits; where queue pairs are placed; how everything stops.
+//!
+//! The target is immutable once it serves. Its few counters are touched when connections come and go, never by commands.
+
+use crate::{
+    config::{self, Config, Limits},
+    local,
+    namespace::{Namespace, NamespaceError},
+    subsystem::{NewSubsystem, Subsystem, SubsystemKind},
+};
+use nvme::{Nqn, NqnError};
+use reactor::Mailbox;
+use std::{
+    fmt,
+    net::SocketAddr,
+    sync::{
+        Arc, OnceLock,
+        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
+    },
+};
+
+/// The firmware revision controllers report (FR): the version of this program.
+pub const FIRMWARE: &str = env!("CARGO_PKG_VERSION");
+
+/// A port that is bound.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BoundPort {
+    /// Its identifier (PORTID).
+    pub id: u16,
+    /// The transport spoken there.
+    pub transport: config::TransportKind,
+    /// Where it listens.
+    pub address: SocketAddr,
+}
+
+/// Why a target cannot be made of a configuration.
+#[derive(Debug)]
+pub enum TargetError {
+    /// A namespace cannot be opened.
+    Namespace(String, u32, NamespaceError),
+    /// A name is none.
+    Name(String, NqnError),
+}
+
+impl fmt::Display for TargetError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            TargetError::Namespace(nqn, nsid, error) => write!(f, "namespace {nsid} of {nqn}: {error}"),
+            TargetError::Name(nqn, error) => write!(f, "subsystem {nqn}: {error}"),
+        }
+    }
+}
+
+impl std::error::Error for TargetError {}
+
+/// What exists.
+pub struct Target {
+    /// Limits, told to hosts when they connect.
+    pub limits: Limits,
+    /// Ports, bound.
+    pub ports: Vec<BoundPort>,
+    /// Subsystems with namespaces.
+    pub subsystems: Vec<Arc<Subsystem>>,
+    /// The discovery subsystem, on every port.
+    pub discovery: Arc<Subsystem>,
+    reactors: OnceLock<Vec<Mailbox>>,
+    next_reactor: AtomicUsize,
+    next_queue_pair: AtomicU64,
+    connections: AtomicUsize,
+    stopping: AtomicBool,
+}
+
+impl Target {
+    /// Opens everything a configuration names, for ports that are bound.
+    pub fn open(config: &Config, ports: Vec<BoundPort>) -> Result<Target, TargetError> {
+        let mut subsystems = Vec::new();
+        for (index, wanted) in config.subsystems.iter().enumerate() {
+            subsystems.push(Arc::new(Subsystem::new(index, open_subsystem(wanted)?)));
+        }
+        let discovery = NewSubsystem {
+            kind: SubsystemKind::Discovery,
+            nqn: Nqn::discovery(),
+            serial: "weft-discovery".into(),
+            model: "weft discovery".into(),
+            hosts: config::AllowedHosts::Any,
+            ports: ports.iter().map(|p| p.id).collect(),
+            namespaces: Vec::new(),
+        };
+        Ok(Target {
+            limits: config.limits.clone(),
+            ports,
+            discovery: Arc::new(Subsystem::new(subsystems.len(), discovery)),
+            subsystems,
+            reactors: OnceLock::new(),
+            next_reactor: AtomicUsize::new(0),
+            next_queue_pair: AtomicU64::new(1),
+            connections: AtomicUsize::new(0),
+            stopping: AtomicBool::new(false),
+        })
+    }
+
+    /// The reactors that serve it, once they run.
+    pub fn set_reactors(&self, reactors: Vec<Mailbox>) {
+        // Set once by the start of the daemon; a second time would be a mistake without effect.
+        let _ = self.reactors.set(reactors);
+    }
+
+    /// The subsystem of that name on that port.
+    pub fn subsystem(&self, nqn: &Nqn, port_id: u16) -> Option<&Arc<Subsystem>> {
+        if nqn.is_discovery() {
+            return Some(&self.discovery);
+        }
+        self.subsystems.iter().find(|s| s.nqn == *nqn && s.ports.contains(&port_id))
+    }
+
+    /// The reactor for the next queue pair: each in turn.
+    pub fn place(&self) -> Option<Mailbox> {
+        let reactors = self.reactors.get()?;
+        let turn = self.next_reactor.fetch_add(1, Ordering::Relaxed);
+        reactors.get(turn % reactors.len()).cloned()
+    }
+
+    /// A number no other queue pair of this process has.
+    pub fn next_queue_pair(&self) -> u64 {
+        self.next_queue_pair.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Takes in a connection, unless there are too many.
+    pub fn admit_connection(&self) -> bool {
+        let admitted = self.connections.fetch_add(1, Ordering::Relaxed) < self.limits.connections;
+        if !admitted {
+            self.connections.fetch_sub(1, Ordering::Relaxed);
+        }
+        admitted
+    }
+
+    /// A connection has ended.
+    pub fn release_connection(&self) {
+        self.connections.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// Connections now.
+    pub fn connections(&self) -> usize {
+        self.connections.load(Ordering::Relaxed)
+    }
+
+    /// Whether it is stopping.
+    pub fn is_stopping(&self) -> bool {
+        self.stopping.load(Ordering::Relaxed)
+    }
+
+    /// Stops: no new connections or commands, what executes is answered, then every reactor ends.
+    pub fn stop(&self) {
+        if self.stopping.swap(true, Ordering::Relaxed) {
+            return;
+        }
+        let time = self.limits.shutdown_timeout;
+        for mailbox in self.reactors.get().into_iter().flatten() {
+            mailbox.send(move |_| local::stop(time));
+        }
+    }
+}
+
+fn open_subsystem(wanted: &config::Subsystem) -> Result<NewSubsystem, TargetError> {
+    let mut namespaces = Vec::new();
+    for namespace in &wanted.namespaces {
+        let opened = Namespace::open(namespace)
+            .map_err(|error| TargetError::Namespace(wanted.nqn.to_string(), namespace.nsid, error))?;
+        namespaces.push(Arc::new(opened));
+    }
+    let nqn =
+        wanted.nqn.as_str().parse().map_err(|error| TargetError::Name(wanted.nqn.to_string(), error))?;
+    Ok(NewSubsystem {
+        kind: SubsystemKind::Nvm,
+        nqn,
+        serial: wanted.serial.clone(),
+        model: wanted.model.clone(),
+        hosts: wanted.hosts.clone(),
+        ports: wanted.ports.clone(),
+        namespaces,
+    })
+}
