@@ -3,6 +3,7 @@
 //! A controller is shared by the reactors its queue pairs live on. Its lock is taken when something changes (a queue pair
 //! comes or goes, a property or feature is set), never on the way of an I/O command.
 
+use crate::local;
 use crate::subsystem::{Subsystem, SubsystemKind};
 use nvme::{
     ControllerId, HostId, Nqn, Qid,
@@ -49,6 +50,8 @@ struct State {
     status: ControllerStatus,
     queue_pairs: Vec<Registered>,
     async_event_configuration: u32,
+    /// Pairs of I/O queues that Set Features granted (0's based nowhere but on the wire).
+    granted_queues: Option<u32>,
 }
 
 /// What follows from a write to the configuration property (CC).
@@ -109,6 +112,7 @@ impl Controller {
                 status: ControllerStatus { ready: false, fatal: false, shutdown: ShutdownStatus::Normal },
                 queue_pairs: Vec::new(),
                 async_event_configuration: 0,
+                granted_queues: None,
             }),
         }
     }
@@ -154,6 +158,16 @@ impl Controller {
         self.state().async_event_configuration = value;
     }
 
+    /// Pairs of I/O queues granted to the host, once it asked.
+    pub fn granted_queues(&self) -> Option<u32> {
+        self.state().granted_queues
+    }
+
+    /// Grants pairs of I/O queues.
+    pub fn grant_queues(&self, pairs: u32) {
+        self.state().granted_queues = Some(pairs);
+    }
+
     /// Writes the configuration property (CC).
     pub fn configure(&self, new: Configuration) -> Effect {
         let mut state = self.state();
@@ -170,6 +184,7 @@ impl Controller {
         if !new.enabled() && old.enabled() {
             state.status = ControllerStatus { ready: false, fatal: false, shutdown: ShutdownStatus::Normal };
             state.async_event_configuration = 0;
+            state.granted_queues = None;
             let io = state.queue_pairs.extract_if(.., |pair| !pair.qid.is_admin()).collect::<Vec<_>>();
             io.iter().for_each(|pair| pair.close(CloseReason::ControllerEnded));
             effect = Effect::Reset;
@@ -219,7 +234,14 @@ impl Controller {
 
     /// A queue pair has ended. The controller ends with its admin queue pair.
     pub fn unregister(&self, id: u64, qid: Qid) {
-        self.state().queue_pairs.retain(|pair| pair.id != id);
+        let mut state = self.state();
+        state.queue_pairs.retain(|pair| pair.id != id);
+        if let ([admin], false) = (&*state.queue_pairs, qid.is_admin()) {
+            // The last I/O queue pair: an admin queue pair that is to drain has waited for it.
+            let id = admin.id;
+            admin.mailbox.send(move |_| local::drain_if_stopping(id));
+        }
+        drop(state);
         if qid.is_admin() {
             self.end();
         }
@@ -259,7 +281,7 @@ impl Controller {
 impl Registered {
     fn close(&self, reason: CloseReason) {
         let id = self.id;
-        self.mailbox.send(move |_| crate::local::close_queue_pair(id, reason));
+        self.mailbox.send(move |_| local::close_queue_pair(id, reason));
     }
 }
 

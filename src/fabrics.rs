@@ -249,6 +249,7 @@ fn plan(
             in_capsule: target.limits.in_capsule_bytes as usize,
             max_transfer: target.limits.max_transfer_bytes as usize,
             sq_flow_control,
+            stall_time: target.limits.data_timeout,
         },
         connected: Cqe::new(completion, head, command.qid, sqe.cid()),
         controller,

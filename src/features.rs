@@ -62,7 +62,9 @@ pub fn set<Q: TransportQueuePair>(pair: &QueuePair<Q>, sqe: &Sqe) -> Result<Answ
             if controller.io_queue_pairs() > 0 {
                 return Err(Status::COMMAND_SEQUENCE_ERROR.dnr());
             }
-            grant(asked, pair.local.target.limits.io_queues.into()).encode()
+            let granted = grant(asked, pair.local.target.limits.io_queues.into());
+            controller.grant_queues(granted.submission);
+            granted.encode()
         }
         feature::ASYNC_EVENT_CONFIGURATION => {
             // No event is offered (OAES), and there is no health warning to raise either; those bits may be set.
@@ -92,7 +94,8 @@ fn has_cache(controller: &Controller) -> bool {
 
 fn granted_queues<Q: TransportQueuePair>(pair: &QueuePair<Q>) -> NumberOfQueues {
     let limit = pair.local.target.limits.io_queues.into();
-    NumberOfQueues { submission: limit, completion: limit }
+    let pairs = pair.controller.granted_queues().unwrap_or(limit);
+    NumberOfQueues { submission: pairs, completion: pairs }
 }
 
 /// Queues come in pairs on fabrics: as many as both asked for, up to the limit.

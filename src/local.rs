@@ -139,6 +139,15 @@ pub fn close_queue_pair(id: u64, reason: CloseReason) {
     }
 }
 
+/// Drains a queue pair of this thread's reactor, if the target is stopping.
+pub fn drain_if_stopping(id: u64) {
+    let Some(local) = current().filter(|local| local.is_stopping()) else { return };
+    let pair = local.queue_pairs.borrow().get(&id).cloned();
+    if let Some(pair) = pair {
+        pair.drain();
+    }
+}
+
 /// Stops this thread's reactor; see [`Target::stop`].
 pub fn stop(time: Duration) {
     if let Some(local) = current() {

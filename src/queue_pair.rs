@@ -120,7 +120,10 @@ impl<Q: TransportQueuePair> Ending for QueuePair<Q> {
     }
 
     fn drain(&self) {
-        self.transport.drain();
+        // The controller ends with its admin queue pair, so that goes last: see `Controller::unregister`.
+        if !self.qid.is_admin() || self.controller.io_queue_pairs() == 0 {
+            self.transport.drain();
+        }
     }
 }
 

@@ -42,6 +42,8 @@ pub enum CloseReason {
     HostGone,
     /// The host broke the transport's protocol.
     Protocol,
+    /// The host promised data and did not send it, or did not read what it was sent.
+    Stalled,
     /// The controller ended: reset, keep alive expired, its admin queue pair lost.
     ControllerEnded,
     /// The target is stopping and what executed has been answered.
@@ -53,6 +55,7 @@ impl fmt::Display for CloseReason {
         f.write_str(match self {
             CloseReason::HostGone => "host closed the connection",
             CloseReason::Protocol => "host broke the protocol",
+            CloseReason::Stalled => "host withheld data or did not read",
             CloseReason::ControllerEnded => "controller ended",
             CloseReason::Drained => "target is stopping",
         })
@@ -82,6 +85,8 @@ pub struct QueueParameters {
     pub max_transfer: usize,
     /// The host wants SQ flow control: completions must report the head.
     pub sq_flow_control: bool,
+    /// How long the host may withhold data it promised, or not read what it is sent.
+    pub stall_time: Duration,
 }
 
 impl QueueParameters {

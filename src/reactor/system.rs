@@ -84,6 +84,14 @@ pub fn shut_down(socket: &OwnedFd) {
     unsafe { libc::shutdown(socket.as_raw_fd(), libc::SHUT_RDWR) };
 }
 
+/// Bytes of a connection that the peer has not acknowledged yet: it changes while the peer reads.
+pub fn unacknowledged(socket: &OwnedFd) -> usize {
+    let mut bytes: libc::c_int = 0;
+    // SAFETY: SIOCOUTQ (TIOCOUTQ) stores one `int`.
+    let result = unsafe { libc::ioctl(socket.as_raw_fd(), libc::TIOCOUTQ, &raw mut bytes) };
+    if result == 0 { bytes as usize } else { 0 }
+}
+
 /// A file or block device that was opened for a namespace.
 pub struct OpenFile {
     /// The descriptor.

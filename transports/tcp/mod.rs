@@ -7,6 +7,7 @@
 //! | `connection.rs` | listening, accepting, ICReq, ICResp, the first capsule |
 //! | `queue_pair.rs` | the queue pair: slots, closing, the trait |
 //! | `receive.rs` | the stream from the host: capsules and data |
+//! | `stall.rs` | the time limits on a host that owes something |
 //! | `send.rs` | the stream to the host: responses gathered per turn |
 
 mod connection;
@@ -15,6 +16,7 @@ mod pdu;
 mod queue_pair;
 mod receive;
 mod send;
+mod stall;
 
 pub use connection::{Connection, Incoming, Port};
 pub use queue_pair::{TcpQueuePair, Token};

@@ -8,6 +8,7 @@ use super::{
     pdu::{self, Digests, Fatal},
     receive, send,
     send::SendState,
+    stall,
 };
 use crate::{Capsule, CloseReason, Disconnected, FetchError, QueuePair, QueueParameters, Slot};
 use nvme::{Cid, Cqe, Sqe, Status};
@@ -19,6 +20,7 @@ use std::{
     os::fd::OwnedFd,
     rc::Rc,
     task::{Poll, Waker},
+    time::Instant,
 };
 
 /// What is remembered of a command until it is answered.
@@ -38,6 +40,8 @@ pub(super) enum Fetch {
         buffer: Option<DataBuffer>,
         total: usize,
         received: usize,
+        /// When the host last sent some of it.
+        since: Instant,
         /// A data digest did not match; the rest is still taken.
         failed: bool,
     },
@@ -76,6 +80,10 @@ pub(super) struct Inner {
     life: Cell<Life>,
     changed: Signal,
     receiving: Cell<bool>,
+    /// Since when the host owes the rest of a PDU.
+    pub(super) partial_since: Cell<Option<Instant>>,
+    /// The stream waits for a data buffer: what the host sends lies unread, through no fault of its own.
+    pub(super) starved: Cell<bool>,
 }
 
 /// A TCP queue pair in service.
@@ -109,10 +117,13 @@ impl TcpQueuePair {
             life: Cell::new(Life::Open),
             changed: Signal::new(),
             receiving: Cell::new(true),
+            partial_since: Cell::new(None),
+            starved: Cell::new(false),
         });
         send::push_response(&inner, &connected);
         reactor.spawn(send::run(inner.clone()));
         reactor.spawn(receive::run(inner.clone()));
+        reactor.spawn(stall::watch(inner.clone()));
         Ok(TcpQueuePair(inner))
     }
 
@@ -200,6 +211,10 @@ impl Inner {
         self.changed.notify();
     }
 
+    pub(super) async fn wait_for_close(&self) {
+        self.changed.wait_for(|| self.is_closed().then_some(())).await;
+    }
+
     pub(super) async fn wait_for_send_end(&self) {
         self.changed.wait_for(|| self.send.has_ended().then_some(())).await;
     }
@@ -232,8 +247,14 @@ impl QueuePair for TcpQueuePair {
     async fn fetch(&self, token: &mut Token, into: DataBuffer, len: usize) -> Result<DataBuffer, FetchError> {
         let inner = &self.0;
         send::wait_for_room(inner, 0).await.map_err(|Disconnected| FetchError::Disconnected)?;
-        inner.slots.borrow_mut().all[token.slot as usize].fetch =
-            Fetch::Active { cid: token.cid, buffer: Some(into), total: len, received: 0, failed: false };
+        inner.slots.borrow_mut().all[token.slot as usize].fetch = Fetch::Active {
+            cid: token.cid,
+            buffer: Some(into),
+            total: len,
+            received: 0,
+            since: inner.reactor.now(),
+            failed: false,
+        };
         send::push_r2t(inner, token.cid, token.slot, len);
         poll_fn(|cx| {
             let mut slots = inner.slots.borrow_mut();
@@ -282,8 +303,8 @@ impl QueuePair for TcpQueuePair {
         if !inner.is_closed() {
             inner.send.finish();
             inner.wait_for_send_end().await;
+            inner.close(CloseReason::Drained);
         }
-        inner.close(CloseReason::Drained);
         inner.changed.wait_for(|| (inner.send.has_ended() && !inner.receiving.get()).then_some(())).await;
         match inner.life.get() {
             Life::Closed(reason) => reason,

@@ -121,6 +121,7 @@ impl Receiver<'_> {
                     payload.buffer = Some(buffer);
                     payload.have = payload.len;
                 }
+                inner.partial_since.set(None);
                 self.finish_payload_if_complete()?;
                 continue;
             }
@@ -134,6 +135,8 @@ impl Receiver<'_> {
             if inner.is_closed() {
                 return Ok(());
             }
+            let owed = self.payload.is_some() || !self.header.collected().is_empty();
+            inner.partial_since.set(owed.then(|| inner.reactor.now()));
         }
     }
 
@@ -145,9 +148,11 @@ impl Receiver<'_> {
             if let Some(payload) = self.payload.as_mut().filter(|p| p.buffer.is_none()) {
                 let wanted = inner.reactor.buffer(payload.len, inner.parameters.buffer_class());
                 let either = select(wanted, inner.reserve.take());
+                inner.starved.set(true);
                 payload.buffer = Some(match either.await {
                     Either::Left((buffer, _)) | Either::Right((buffer, _)) => buffer,
                 });
+                inner.starved.set(false);
             }
             if inner.is_closed() {
                 return Ok(());
@@ -296,7 +301,8 @@ impl Receiver<'_> {
     fn put_back(&self, slot: Slot, back: DataBuffer, len: usize, intact: bool) {
         let mut slots = self.inner.slots.borrow_mut();
         let state = &mut slots.all[slot as usize];
-        let Fetch::Active { buffer, total, received, failed, .. } = &mut state.fetch else { return };
+        let Fetch::Active { buffer, total, received, failed, since, .. } = &mut state.fetch else { return };
+        *since = self.inner.reactor.now();
         *received += len;
         *failed |= !intact;
         if received < total {

@@ -26,6 +26,7 @@ pub(super) struct SendState {
     waker: Cell<Option<Waker>>,
     room: Signal,
     finishing: Cell<bool>,
+    in_flight: Cell<bool>,
     ended: Cell<bool>,
 }
 
@@ -41,6 +42,7 @@ impl SendState {
             waker: Cell::new(None),
             room: Signal::new(),
             finishing: Cell::new(false),
+            in_flight: Cell::new(false),
             ended: Cell::new(false),
         }
     }
@@ -64,6 +66,11 @@ impl SendState {
         self.wake();
     }
 
+    /// Whether a send is under way.
+    pub(super) fn is_in_flight(&self) -> bool {
+        self.in_flight.get()
+    }
+
     pub(super) fn has_ended(&self) -> bool {
         self.ended.get()
     }
@@ -83,7 +90,9 @@ impl SendState {
 pub(super) async fn run(inner: Rc<Inner>) {
     let state = &inner.send;
     while let Some(gather) = next(&inner).await {
+        state.in_flight.set(true);
         let (result, mut gather) = inner.reactor.send(&inner.socket, gather).await;
+        state.in_flight.set(false);
         gather.clear();
         *state.spare.borrow_mut() = Some(gather);
         state.room.notify();
