@@ -141,7 +141,7 @@ pub struct FileQueue {
 }
 
 impl BackendQueue for FileQueue {
-    async fn execute(&self, command: &IoCommand, data: Option<DataBuffer>) -> (Completion, Data) {
+    async fn execute(&self, command: &IoCommand<'_>, data: Option<DataBuffer>) -> (Completion, Data) {
         let offset = self.geometry.offset(command.lba);
         match (command.opcode, data) {
             (IoOpcode::Read, _) => {

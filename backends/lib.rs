@@ -60,7 +60,7 @@ pub trait BackendQueue: 'static {
     /// Executes Read, Write or Flush.
     fn execute(
         &self,
-        command: &IoCommand,
+        command: &IoCommand<'_>,
         data: Option<DataBuffer>,
     ) -> impl Future<Output = (Completion, Data)>;
 }
@@ -106,7 +106,7 @@ pub enum StorageQueue {
 }
 
 impl BackendQueue for StorageQueue {
-    async fn execute(&self, command: &IoCommand, data: Option<DataBuffer>) -> (Completion, Data) {
+    async fn execute(&self, command: &IoCommand<'_>, data: Option<DataBuffer>) -> (Completion, Data) {
         match self {
             StorageQueue::Memory(queue) => queue.execute(command, data).await,
             StorageQueue::File(queue) => queue.execute(command, data).await,

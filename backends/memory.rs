@@ -45,7 +45,7 @@ pub struct MemoryQueue {
 }
 
 impl BackendQueue for MemoryQueue {
-    async fn execute(&self, command: &IoCommand, data: Option<DataBuffer>) -> (Completion, Data) {
+    async fn execute(&self, command: &IoCommand<'_>, data: Option<DataBuffer>) -> (Completion, Data) {
         let offset = self.geometry.offset(command.lba) as usize;
         match (command.opcode, data) {
             (IoOpcode::Read, _) => {

@@ -41,7 +41,7 @@ pub struct NullQueue {
 }
 
 impl BackendQueue for NullQueue {
-    async fn execute(&self, command: &IoCommand, _data: Option<DataBuffer>) -> (Completion, Data) {
+    async fn execute(&self, command: &IoCommand<'_>, _data: Option<DataBuffer>) -> (Completion, Data) {
         match command.opcode {
             IoOpcode::Read => (Completion::OK, Data::Zeroes(command.byte_len(self.lba_size) as u32)),
             _ => (Completion::OK, Data::None),

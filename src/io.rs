@@ -12,7 +12,7 @@ use backends::BackendQueue;
 use nvme::{Completion, IoCommand, IoOpcode, Nsid, Sqe, Status};
 use reactor::{BufferClass, Data, DataBuffer};
 use std::rc::Rc;
-use transports::{FetchError, QueuePair as TransportQueuePair, Slot};
+use transports::{Capsule, FetchError, QueuePair as TransportQueuePair, Slot};
 
 /// Why a command has no completion, or a failed one.
 pub enum Failure {
@@ -39,15 +39,16 @@ impl From<FetchError> for Failure {
 
 /// One slot of an I/O queue: serves one command after the other until the queue pair ends.
 pub async fn serve<Q: TransportQueuePair>(pair: Rc<QueuePair<Q>>, slot: Slot) {
-    while let Ok(capsule) = pair.transport.receive(slot).await {
+    loop {
+        // Taken apart at once: what stays in one piece is held twice in the slot's memory.
+        let Ok(Capsule { sqe, data, mut token }) = pair.transport.receive(slot).await else { break };
         let begun = pair.begin();
-        let mut token = capsule.token;
-        let (completion, data) = match execute(&pair, &capsule.sqe, capsule.data, &mut token).await {
+        let (completion, data) = match execute(&pair, &sqe, data, &mut token).await {
             Ok(done) => done,
             Err(Failure::Status(status)) => (status.into(), Data::None),
             Err(Failure::Disconnected) => break,
         };
-        if pair.respond(token, &capsule.sqe, begun, completion, data).await.is_err() {
+        if pair.respond(token, &sqe, begun, completion, data).await.is_err() {
             break;
         }
     }
@@ -87,7 +88,7 @@ async fn execute<Q: TransportQueuePair>(
 /// Whether this command may be executed on its namespace.
 fn admit<'a, Q: TransportQueuePair>(
     pair: &'a QueuePair<Q>,
-    command: &IoCommand,
+    command: &IoCommand<'_>,
 ) -> Result<&'a LocalNamespace, Status> {
     let writes = match command.opcode {
         IoOpcode::Read => false,
@@ -105,13 +106,13 @@ fn admit<'a, Q: TransportQueuePair>(
     Ok(namespace)
 }
 
-fn transfer_len(command: &IoCommand, namespace: &LocalNamespace) -> u64 {
+fn transfer_len(command: &IoCommand<'_>, namespace: &LocalNamespace) -> u64 {
     command.byte_len(namespace.geometry.lba_size)
 }
 
 fn check_range<Q: TransportQueuePair>(
     pair: &QueuePair<Q>,
-    command: &IoCommand,
+    command: &IoCommand<'_>,
     namespace: &LocalNamespace,
     len: u64,
 ) -> Result<(), Status> {
@@ -126,7 +127,7 @@ fn check_range<Q: TransportQueuePair>(
 
 fn count<Q: TransportQueuePair>(
     pair: &QueuePair<Q>,
-    command: &IoCommand,
+    command: &IoCommand<'_>,
     namespace: &LocalNamespace,
     len: u64,
 ) {

@@ -23,6 +23,7 @@
 //! | discovery | [`discovery`] |
 //! | what exists: ports, subsystems, namespaces | [`target`], [`subsystem`], [`namespace`] |
 //! | what one reactor keeps of it | [`local`] |
+//! | starting and ending it all | [`daemon`] |
 //! | accepting, placing and ending queue pairs | [`queue_pair`] |
 
 pub mod admin;
@@ -30,6 +31,7 @@ pub mod cli;
 pub mod config;
 pub mod control;
 pub mod controller;
+pub mod daemon;
 pub mod discovery;
 pub mod exporter;
 pub mod fabrics;

@@ -2,17 +2,14 @@
 
 use anyhow::{Context, Result, bail};
 use clap::Parser;
-use std::{process::ExitCode, sync::Arc};
-use transports::{Transport, tcp::Tcp};
+use std::process::ExitCode;
 use weft::{
     cli::{CheckArgs, Cli, Command, ServeArgs},
-    config::{AllowedHosts, Config, TransportKind},
+    config::{AllowedHosts, Config},
     control,
-    local::Local,
+    daemon::Daemon,
     logging,
-    metrics::{Labels, Registry},
-    queue_pair,
-    target::{BoundPort, Target},
+    target::Target,
 };
 
 fn main() -> ExitCode {
@@ -75,86 +72,23 @@ fn serve(arguments: &ServeArgs) -> Result<()> {
 }
 
 fn run(config: &Config, is_default: bool) -> Result<()> {
-    let (listeners, ports) = bind(config)?;
-    let target = Arc::new(Target::open(config, ports)?);
-    let processors = reactor::system::processors();
-    let count = config.reactors.count.map_or(processors.len(), usize::from);
-    let labels = Labels::nvme(env!("CARGO_PKG_VERSION"), config.limits.connections);
-    let registry = Registry::new(count, labels);
-    let threads = start_reactors(config, &processors, &target, &registry)?;
-    target.set_reactors(threads.iter().map(|t| t.mailbox.clone()).collect());
-    let stopping = target.clone();
-    let control = control::start(config.metrics.address, registry, Box::new(move || stopping.stop()));
+    let daemon = Daemon::start(config)?;
+    let stopping = daemon.target.clone();
+    let control =
+        control::start(config.metrics.address, daemon.registry.clone(), Box::new(move || stopping.stop()));
     let control = match control {
         Ok(control) => control,
         Err(error) => {
-            target.stop();
-            threads.into_iter().for_each(|thread| drop(thread.join()));
+            daemon.target.stop();
+            daemon.join().context("a reactor failed")?;
             return Err(error.into());
         }
     };
-    for (turn, (listener, port)) in listeners.into_iter().zip(&target.ports).enumerate() {
-        let port = Arc::new(port.clone());
-        threads[turn % threads.len()].mailbox.send(move |reactor| {
-            if let Some(local) = weft::local::current() {
-                reactor.spawn(queue_pair::serve_port::<Tcp>(local, port, listener));
-            }
-        });
-    }
-    announce(config, &target, &control, is_default);
-    for thread in threads {
-        thread.join().context("a reactor failed")?;
-    }
+    announce(config, &daemon.target, &control, is_default);
+    daemon.join().context("a reactor failed")?;
     control.stop();
     tracing::info!("stopped");
     Ok(())
-}
-
-fn bind(config: &Config) -> Result<(Vec<<Tcp as Transport>::Port>, Vec<BoundPort>)> {
-    let (mut listeners, mut ports) = (Vec::new(), Vec::new());
-    for port in &config.ports {
-        if port.transport != TransportKind::Tcp {
-            bail!("port {}: this version of weft has no RDMA transport: use `transport = \"tcp\"`", port.id);
-        }
-        let listener = Tcp::listen(port.address).with_context(|| {
-            format!(
-                "port {}: cannot listen on {}: choose another `address` (or --listen)",
-                port.id, port.address
-            )
-        })?;
-        let address = Tcp::local_address(&listener)?;
-        ports.push(BoundPort { id: port.id, transport: port.transport, address });
-        listeners.push(listener);
-    }
-    Ok((listeners, ports))
-}
-
-fn start_reactors(
-    config: &Config,
-    processors: &[usize],
-    target: &Arc<Target>,
-    registry: &Arc<Registry>,
-) -> Result<Vec<reactor::ReactorThread>> {
-    let mut threads: Vec<reactor::ReactorThread> = Vec::new();
-    for (index, metrics) in registry.reactors().iter().enumerate() {
-        let options = reactor::Options {
-            name: format!("weft-{index}"),
-            // More reactors than processors share them unpinned: the scheduler knows better then.
-            cpu: processors.get(index).copied().filter(|_| registry.reactors().len() <= processors.len()),
-            buffers: config.reactors.buffer_bytes as usize,
-            max_buffer: config.limits.max_transfer_bytes as usize,
-            poll: config.reactors.poll,
-        };
-        let (target, metrics) = (target.clone(), metrics.clone());
-        let thread = reactor::start(options, move |reactor| drop(Local::install(reactor, target, metrics)))
-            .with_context(|| format!("reactor {index}"))?;
-        if let Some(warning) = &thread.warning {
-            tracing::warn!(reactor = index, "{warning}");
-        }
-        registry.attach(index, thread.stats.clone(), thread.mailbox.clone());
-        threads.push(thread);
-    }
-    Ok(threads)
 }
 
 /// Says what is exported and how to use it.

@@ -65,14 +65,14 @@ impl<Q: TransportQueuePair> QueuePair<Q> {
     }
 
     /// Answers a command, in the one place where a completion becomes a completion queue entry.
-    pub async fn respond(
-        &self,
+    pub fn respond<'a>(
+        &'a self,
         token: Q::Token,
         sqe: &Sqe,
         begun: Instant,
         completion: Completion,
         data: Data,
-    ) -> Result<(), Disconnected> {
+    ) -> impl Future<Output = Result<(), Disconnected>> + use<'a, Q> {
         let metrics = &self.local.metrics;
         let opcode = nvme::opcode::metric_index(self.qid.is_admin(), sqe);
         let latency = self.local.reactor.recent_now().saturating_duration_since(begun);
@@ -81,7 +81,7 @@ impl<Q: TransportQueuePair> QueuePair<Q> {
             metrics.failures.add(opcode as u8, completion.status.code());
         }
         let cqe = Cqe::new(completion, self.next_sq_head(), self.qid, sqe.cid());
-        self.transport.respond(token, cqe, data).await
+        self.transport.respond(token, cqe, data)
     }
 
     /// The submission queue's head after one more command; zero when the host does without (fabrics: "SQ flow control").

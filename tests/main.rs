@@ -1,1 +1,17 @@
-//! The test binary.
+//! The behaviour tests of weft: one binary, one module for each topic. Every test starts its own target process on
+//! ports of its own and talks to it through [`host`], which shares no code with weft.
+
+mod allocations;
+mod config;
+mod connect;
+mod digests;
+mod discovery;
+mod files;
+mod host;
+mod hostile;
+mod identify;
+mod io;
+mod lifecycle;
+mod metrics;
+mod stalled;
+mod tidy;

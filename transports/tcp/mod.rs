@@ -17,6 +17,8 @@ mod queue_pair;
 mod receive;
 mod send;
 mod stall;
+#[cfg(test)]
+mod tests;
 
 pub use connection::{Connection, Incoming, Port};
 pub use queue_pair::{TcpQueuePair, Token};

@@ -275,8 +275,8 @@ impl QueuePair for TcpQueuePair {
         .await
     }
 
-    async fn respond(&self, token: Token, cqe: Cqe, data: Data) -> Result<(), Disconnected> {
-        send::respond(&self.0, token.cid, cqe, data).await
+    fn respond(&self, token: Token, cqe: Cqe, data: Data) -> impl Future<Output = Result<(), Disconnected>> {
+        send::respond(&self.0, token.cid, cqe, data)
     }
 
     fn close(&self, reason: CloseReason) {

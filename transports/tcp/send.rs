@@ -15,7 +15,7 @@ use std::{
 };
 
 /// Responses gathered at most for one send.
-const MAX_GATHERED: usize = 128;
+const MAX_GATHERED: usize = 64;
 
 /// Two gathers take turns: one is filled while the other is sent.
 pub(super) struct SendState {

@@ -1,0 +1,149 @@
+//! Starting and ending a target: ports bound, namespaces opened, reactors running.
+//!
+//! This is where a configured transport becomes a concrete one.
+
+use crate::{
+    config::{Config, TransportKind},
+    local::{self, Local},
+    metrics::{Labels, Registry},
+    queue_pair,
+    target::{BoundPort, Target, TargetError},
+};
+use reactor::{Options, ReactorThread, SetupError, system};
+use std::{fmt, io, net::SocketAddr, sync::Arc};
+use transports::{Transport, tcp::Tcp};
+
+/// Why a target did not start.
+#[derive(Debug)]
+pub enum StartError {
+    /// An address cannot be listened on.
+    Listen {
+        /// The port's identifier.
+        port: u16,
+        /// The address.
+        address: SocketAddr,
+        /// Why.
+        error: io::Error,
+    },
+    /// The transport of a port does not exist in this version.
+    NoRdma(u16),
+    /// What the configuration names cannot be opened.
+    Target(TargetError),
+    /// A reactor cannot be set up.
+    Reactor(usize, SetupError),
+}
+
+impl fmt::Display for StartError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            StartError::Listen { port, address, error } => write!(
+                f,
+                "port {port}: cannot listen on {address}: {error} (choose another with port.address in the configuration \
+                 or --listen)"
+            ),
+            StartError::NoRdma(port) => {
+                write!(
+                    f,
+                    "port {port}: this version of weft has no RDMA transport: use `transport = \"tcp\"`"
+                )
+            }
+            StartError::Target(error) => error.fmt(f),
+            StartError::Reactor(index, error) => write!(f, "reactor {index}: {error}"),
+        }
+    }
+}
+
+impl std::error::Error for StartError {}
+
+/// A running target.
+pub struct Daemon {
+    /// What exists.
+    pub target: Arc<Target>,
+    /// What is counted.
+    pub registry: Arc<Registry>,
+    /// Its reactors.
+    pub threads: Vec<ReactorThread>,
+}
+
+impl Daemon {
+    /// Opens what the configuration names and serves it.
+    pub fn start(config: &Config) -> Result<Daemon, StartError> {
+        let (listeners, ports) = bind(config)?;
+        let target = Arc::new(Target::open(config, ports).map_err(StartError::Target)?);
+        let processors = system::processors();
+        let count = config.reactors.count.map_or(processors.len(), usize::from);
+        let registry =
+            Registry::new(count, Labels::nvme(env!("CARGO_PKG_VERSION"), config.limits.connections));
+        let threads = start_reactors(config, &processors, &target, &registry)?;
+        target.set_reactors(threads.iter().map(|t| t.mailbox.clone()).collect());
+        for (turn, (listener, port)) in listeners.into_iter().zip(&target.ports).enumerate() {
+            let port = Arc::new(port.clone());
+            threads[turn % threads.len()].mailbox.send(move |reactor| {
+                if let Some(local) = local::current() {
+                    reactor.spawn(queue_pair::serve_port::<Tcp>(local, port, listener));
+                }
+            });
+        }
+        Ok(Daemon { target, registry, threads })
+    }
+
+    /// Waits until all reactors have ended, after [`Target::stop`].
+    pub fn join(self) -> io::Result<()> {
+        self.threads.into_iter().try_for_each(ReactorThread::join)
+    }
+}
+
+type Bound = (Vec<<Tcp as Transport>::Port>, Vec<BoundPort>);
+
+fn bind(config: &Config) -> Result<Bound, StartError> {
+    let (mut listeners, mut ports) = (Vec::new(), Vec::new());
+    for port in &config.ports {
+        if port.transport != TransportKind::Tcp {
+            return Err(StartError::NoRdma(port.id));
+        }
+        let failed = |error| StartError::Listen { port: port.id, address: port.address, error };
+        let listener = Tcp::listen(port.address).map_err(failed)?;
+        let address = Tcp::local_address(&listener).map_err(failed)?;
+        ports.push(BoundPort { id: port.id, transport: port.transport, address });
+        listeners.push(listener);
+    }
+    Ok((listeners, ports))
+}
+
+fn start_reactors(
+    config: &Config,
+    processors: &[usize],
+    target: &Arc<Target>,
+    registry: &Arc<Registry>,
+) -> Result<Vec<ReactorThread>, StartError> {
+    let mut threads: Vec<ReactorThread> = Vec::new();
+    for (index, metrics) in registry.reactors().iter().enumerate() {
+        let options = Options {
+            name: format!("weft-{index}"),
+            // More reactors than processors share them unpinned: the scheduler knows better then.
+            cpu: processors.get(index).copied().filter(|_| registry.reactors().len() <= processors.len()),
+            buffers: config.reactors.buffer_bytes as usize,
+            max_buffer: config.limits.max_transfer_bytes as usize,
+            poll: config.reactors.poll,
+        };
+        let (for_reactor, metrics) = (target.clone(), metrics.clone());
+        let started =
+            reactor::start(options, move |reactor| drop(Local::install(reactor, for_reactor, metrics)));
+        let thread = match started {
+            Ok(thread) => thread,
+            Err(error) => {
+                target.set_reactors(threads.iter().map(|t| t.mailbox.clone()).collect());
+                target.stop();
+                // What matters is why the start failed.
+                threads.into_iter().for_each(|thread| drop(thread.join()));
+                return Err(StartError::Reactor(index, error));
+            }
+        };
+        if let Some(warning) = &thread.warning {
+            tracing::warn!(reactor = index, "{warning}");
+        }
+        registry.attach(index, thread.stats.clone(), thread.mailbox.clone());
+        threads.push(thread);
+    }
+    Ok(threads)
+}

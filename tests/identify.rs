@@ -1,0 +1,408 @@
+//! Identify, features, log pages and events: what a Linux host needs, and that every value is true.
+
+use crate::host::target::{ONE_NQN, one_memory};
+use crate::host::*;
+
+/// The text of a space-padded field; panics on anything but printable ASCII.
+fn padded(bytes: &[u8]) -> String {
+    assert!(bytes.iter().all(|byte| (0x20..0x7f).contains(byte)), "not printable: {bytes:02x?}");
+    String::from_utf8_lossy(bytes).trim_end().to_owned()
+}
+
+#[test]
+fn identify_controller_has_what_a_linux_host_needs() {
+    let target = Target::configured(&one_memory());
+    run(async {
+        let host = Host::connect(&target, ONE_NQN, Options::default()).await?;
+        let controller = host.identify(0x01, 0).await?;
+        let mqes = host.property(property::CAP).await? as u16;
+        assert_eq!(padded(&controller[4..24]), "WEFT0001", "SN");
+        assert!(!padded(&controller[24..64]).is_empty(), "MN");
+        assert!(!padded(&controller[64..72]).is_empty(), "FR");
+        assert_eq!(controller[76] & 2, 2, "CMIC: several controllers");
+        assert_eq!(controller[76] & 4, 0, "CMIC: no SR-IOV");
+        assert_eq!(u16_at(&controller, 78), host.cntlid, "CNTLID");
+        assert_eq!(u32_at(&controller, 80), host.property(property::VS).await? as u32, "VER");
+        assert_eq!(u32_at(&controller, 96) & 1, 1, "CTRATT: 128-bit host identifiers");
+        assert_eq!(controller[111], 1, "CNTRLTYPE: I/O controller");
+        assert_eq!(u16_at(&controller, 128), 0, "CRDT1 would make Linux set feature 16h");
+        assert!(controller[260] >> 1 & 7 >= 1, "FRMW: at least one slot");
+        assert_eq!(controller[261] & 6, 6, "LPA: effects log, extended data");
+        assert!(u16_at(&controller, 320) >= 1, "KAS");
+        assert_eq!(controller[512], 0x66, "SQES");
+        assert_eq!(controller[513], 0x44, "CQES");
+        assert!(u16_at(&controller, 514) > mqes, "MAXCMD");
+        assert!(u32_at(&controller, 516) >= 1, "NN");
+        assert_eq!(u32_at(&controller, 536) & 3, 1, "SGLS: byte aligned");
+        assert_eq!(u32_at(&controller, 536) >> 20 & 1, 1, "SGLS: offsets into the capsule");
+        assert_eq!(u32_at(&controller, 536) & 4, 0, "SGLS: no keyed descriptors on TCP");
+        let (mnan, nn) = (u32_at(&controller, 540), u32_at(&controller, 516));
+        assert!(mnan <= nn, "MNAN {mnan}, NN {nn}");
+        assert!(controller[768..].starts_with(ONE_NQN.as_bytes()), "SUBNQN");
+        assert!(controller[768 + ONE_NQN.len()..1024].iter().all(|byte| *byte == 0), "SUBNQN is terminated");
+        assert!(u32_at(&controller, 1792) >= 4, "IOCCSZ");
+        assert_eq!(u32_at(&controller, 1796), 1, "IORCSZ");
+        assert_eq!(u16_at(&controller, 1800), 0, "ICDOFF");
+        assert_eq!(controller[1802] & 1, 0, "FCATT: dynamic controllers");
+        assert_eq!(controller[1803], 1, "MSDBD");
+        assert_eq!(u16_at(&controller, 1804) & 1, 0, "OFCS: no Disconnect");
+        Ok(())
+    });
+    target.stop();
+}
+
+/// MDTS and IOCCSZ are not only numbers: transfers up to them work, and the next larger one is refused.
+#[test]
+fn transfer_limits_are_true() {
+    let target = Target::with_three_backends();
+    run(async {
+        let host = Host::connect(&target, ONE_NQN, Options::default()).await?;
+        let controller = host.identify(0x01, 0).await?;
+        let io = host.io_queue(1, 16).await?;
+        let capacity = io.queue.capsule_capacity.get();
+        assert!(capacity >= 8192, "IOCCSZ leaves {capacity} bytes");
+        assert_ne!(controller[77], 0, "MDTS is stated");
+        let limit = 4096_usize << controller[77];
+        for nsid in [1, 2] {
+            let data = pattern(u64::from(nsid), limit);
+            io.write(nsid, 0, &data).await?;
+            assert!(io.read(nsid, 0, limit).await? == data);
+            let full = pattern(9, capacity);
+            io.queue.execute(&io.writing(nsid, 64, &full).in_capsule()).await?;
+            assert!(io.read(nsid, 64, capacity).await? == full);
+            let more = limit + io.lba_size(nsid);
+            let read = io.queue.execute(&io.reading(nsid, 0, more)).await;
+            read.fails_with(INVALID_FIELD, true);
+        }
+        let more = io.writing(1, 0, &pattern(4, limit + 512));
+        io.queue.execute(&more).await.fails_with(INVALID_FIELD, true);
+        assert!(io.read(1, 128, 512).await?.len() == 512, "the queue pair lives");
+        Ok(())
+    });
+    target.stop();
+}
+
+#[test]
+fn namespaces_are_described_alike_everywhere() {
+    let target = Target::with_three_backends();
+    run(async {
+        let host = Host::connect(&target, ONE_NQN, Options::default()).await?;
+        let second = Host::connect(&target, ONE_NQN, Options::default()).await?;
+        assert_eq!(host.namespaces().await?, [1, 2, 3]);
+        let with_sets = host.property(property::CAP).await? >> 43 & 1 == 1;
+        let mut identities = Vec::new();
+        for (nsid, lba_size) in [(1, 512), (2, 4096), (3, 512)] {
+            let namespace = host.identify(0x00, nsid).await?;
+            let blocks = (64 << 20) / lba_size;
+            assert_eq!(u64_at(&namespace, 0), blocks, "NSZE");
+            assert_eq!(u64_at(&namespace, 8), blocks, "NCAP");
+            assert!(u64_at(&namespace, 16) <= blocks, "NUSE");
+            let format = usize::from(namespace[26] & 0xf);
+            assert!(format <= usize::from(namespace[25]), "FLBAS names one of NLBAF + 1 formats");
+            assert_eq!(u16_at(&namespace, 128 + 4 * format), 0, "no metadata");
+            assert_eq!(1 << namespace[128 + 4 * format + 2], lba_size, "LBADS");
+            assert_eq!(namespace[30] & 1, 1, "NMIC: several controllers share it");
+            assert_eq!(namespace[99] & 1, 0, "NSATTR: writable");
+            let descriptors = host.identify(0x03, nsid).await?;
+            assert!(
+                descriptors == second.identify(0x03, nsid).await?,
+                "identities are the same on every path"
+            );
+            let found = identifiers(&descriptors);
+            assert!(found.iter().any(|(kind, _)| (1..=3).contains(kind)), "a unique identifier");
+            if with_sets {
+                assert!(found.contains(&(4, vec![0])), "the command set is named");
+            }
+            for (kind, value) in &found {
+                let same = match kind {
+                    1 => &namespace[120..128],
+                    2 => &namespace[104..120],
+                    _ => &value[..],
+                };
+                assert_eq!(same, value, "EUI64 and NGUID agree with Identify Namespace");
+            }
+            identities.extend(found.into_iter().filter(|(kind, _)| *kind != 4));
+            let independent = host.identify(0x08, nsid).await?;
+            assert_eq!(
+                (independent[1] & 1, independent[8] & 1, independent[14] & 1),
+                (1, 0, 1),
+                "NMIC, NSATTR, NSTAT"
+            );
+        }
+        let count = identities.len();
+        identities.sort();
+        identities.dedup();
+        assert_eq!(identities.len(), count, "no identifier appears twice");
+        Ok(())
+    });
+    target.stop();
+}
+
+/// The descriptors of CNS 03: type and value.
+fn identifiers(page: &[u8]) -> Vec<(u8, Vec<u8>)> {
+    let mut found = Vec::new();
+    let mut at = 0;
+    while page[at] != 0 {
+        let (kind, length) = (page[at], usize::from(page[at + 1]));
+        let expected = match kind {
+            1 => 8,
+            2 | 3 => 16,
+            4 => 1,
+            other => panic!("identifier type {other}"),
+        };
+        assert_eq!(length, expected, "NIDL of type {kind}");
+        let value = page[at + 4..at + 4 + length].to_vec();
+        assert!(kind == 4 || value.iter().any(|byte| *byte != 0), "identifier type {kind} is zero");
+        found.push((kind, value));
+        at += 4 + length;
+    }
+    assert!(page[at..].iter().all(|byte| *byte == 0), "zero behind the last descriptor");
+    found
+}
+
+#[test]
+fn identify_refuses_what_does_not_exist() {
+    let target = Target::with_three_backends();
+    run(async {
+        let host = Host::connect(&target, ONE_NQN, Options::default()).await?;
+        assert!(
+            host.identify(0x00, 77).await?.iter().all(|byte| *byte == 0),
+            "an inactive namespace is all zeroes"
+        );
+        for (cns, nsid, code) in [
+            (0x00, 0xffff_ffff, INVALID_NAMESPACE),
+            (0x02, 0xffff_fffe, INVALID_NAMESPACE),
+            (0x02, 0xffff_ffff, INVALID_NAMESPACE),
+            (0x03, 77, INVALID_NAMESPACE),
+            (0x03, 0, INVALID_NAMESPACE),
+            (0x08, 77, INVALID_NAMESPACE),
+            (0x04, 0, INVALID_FIELD),
+            (0x7f, 0, INVALID_FIELD),
+            (0xff, 1, INVALID_FIELD),
+        ] {
+            host.admin.execute(&Command::identify(cns, nsid)).await.fails_with(code, true);
+        }
+        let list = host.identify(0x02, 1).await?;
+        assert_eq!((u32_at(&list, 0), u32_at(&list, 4), u32_at(&list, 8)), (2, 3, 0), "NSIDs above 1");
+        let short = Command::identify(0x01, 0).reading(2048);
+        host.admin.execute(&short).await.fails_finally(&[SGL_LENGTH, INVALID_FIELD]);
+        // Linux asks for this one and goes on whatever comes.
+        match host.admin.execute(&Command::identify(0x06, 0)).await {
+            Ok(_) => {}
+            other => drop(other.fails_with(INVALID_FIELD, true)),
+        }
+        // An unknown I/O command set: CSI 7.
+        let unknown_set = Command::identify(0x05, 1).dword(44, 7 << 24);
+        host.admin.execute(&unknown_set).await.fails_with(INVALID_FIELD, true);
+        Ok(())
+    });
+    target.stop();
+}
+
+#[test]
+fn features_are_set_and_read_back() {
+    let target = Target::configured(&one_memory());
+    run(async {
+        let host = Host::connect(&target, ONE_NQN, Options { kato_ms: 60_000, ..Options::default() }).await?;
+        let queues = host.admin.execute(&Command::set_features(0x07, 0x0003_0003)).await?.dw0;
+        assert_eq!(queues & 0xffff, queues >> 16, "as many submission as completion queues");
+        let read = host.admin.execute(&Command::get_features(0x07)).await?.dw0;
+        assert_eq!(read, queues, "Get Features 07h repeats what Set answered");
+        host.admin.execute(&Command::set_features(0x07, 0xffff_ffff)).await.fails_with(INVALID_FIELD, true);
+
+        let oaes = u32_at(&host.identify(0x01, 0).await?, 92);
+        let wanted = oaes & 0x8000_0b00 | 0x1f;
+        host.admin.execute(&Command::set_features(0x0b, wanted)).await?;
+        assert_eq!(host.admin.execute(&Command::get_features(0x0b)).await?.dw0, wanted);
+
+        assert_eq!(host.admin.execute(&Command::get_features(0x0f)).await?.dw0, 60_000);
+        host.admin.execute(&Command::set_features(0x0f, 90_000)).await?;
+        assert_eq!(host.admin.execute(&Command::get_features(0x0f)).await?.dw0, 90_000);
+        host.admin.execute(&Command::set_features(0x0f, 0)).await.fails_with(0x01a, true);
+
+        let identifier = Command::get_features(0x81).dword(44, 1).reading(16);
+        assert_eq!(host.admin.execute(&identifier).await?.data, host.options.hostid);
+        let short = Command::get_features(0x81).reading(8);
+        host.admin.execute(&short).await.fails_with(INVALID_FIELD, true);
+        for fid in [0x00, 0x0d, 0x7f, 0xc0, 0xff] {
+            host.admin.execute(&Command::get_features(fid)).await.fails_with(INVALID_FIELD, true);
+            host.admin.execute(&Command::set_features(fid, 0)).await.fails_with(INVALID_FIELD, true);
+        }
+        Ok(())
+    });
+    target.stop();
+}
+
+/// Feature 07h says how many I/O queues there may be; exactly that many connect.
+#[test]
+fn the_number_of_queues_is_true() {
+    let limit = "[limits]\nio_queues = 4\n";
+    let target = Target::configured(&format!("{limit}{}", one_memory()));
+    run(async {
+        let host = Host::connect(&target, ONE_NQN, Options::default()).await?;
+        let answer = host.admin.execute(&Command::set_features(0x07, 0x003f_003f)).await?.dw0;
+        assert_eq!(answer, 0x0003_0003);
+        let mut queues = Vec::new();
+        for qid in 1..=4 {
+            queues.push(host.io_queue(qid, 16).await?);
+        }
+        let queue = QueuePair::open(target.address, &host.options, 5).await?;
+        let refused = queue.connect(&host.io_connect(5, 16)).await.fails_with(CONNECT_INVALID, true);
+        assert_eq!(refused.dw0, 0x2a);
+        for io in &queues {
+            io.write(1, 0, &pattern(5, 512)).await?;
+        }
+        Ok(())
+    });
+    target.stop();
+}
+
+#[test]
+fn log_pages_are_there() {
+    let target = Target::configured(&one_memory());
+    run(async {
+        let host = Host::connect(&target, ONE_NQN, Options::default()).await?;
+        let io = host.io_queue(1, 16).await?;
+        for lba in 0..10 {
+            io.write(1, lba, &pattern(lba, 512)).await?;
+            io.read(1, lba, 512).await?;
+        }
+        let health = host.log(0x02, 512, 0).await?;
+        assert_eq!(health[0], 0, "no critical warning");
+        assert!(health[3] >= health[4], "available spare above its threshold");
+        let firmware = host.log(0x03, 512, 0).await?;
+        let slot = usize::from(firmware[0] & 7);
+        if slot != 0 {
+            let controller = host.identify(0x01, 0).await?;
+            assert_eq!(firmware[8 * slot..8 * slot + 8], controller[64..72], "the active slot holds FR");
+        }
+        let notices = u32_at(&host.identify(0x01, 0).await?, 92) >> 8 & 1 == 1;
+        match host.admin.execute(&Command::get_log(0x04, 4096, 0)).await {
+            Ok(page) => assert!(page.data.iter().all(|byte| *byte == 0), "no namespace has changed"),
+            refused if !notices => drop(refused.fails_finally(&[0x109, INVALID_FIELD])),
+            other => drop(other?),
+        }
+        for (lid, bytes) in [(0x02, 512), (0x03, 512), (0x05, 4096)] {
+            let whole = host.log(lid, bytes, 0).await?;
+            let half = host.log(lid, bytes / 2, bytes as u64 / 2).await?;
+            assert!(whole[bytes / 2..] == half, "log page {lid:02x}h from its middle");
+        }
+        for lid in [0x07, 0x0d, 0xc0, 0xff] {
+            let refused = host.admin.execute(&Command::get_log(lid, 512, 0)).await;
+            refused.fails_finally(&[0x109, INVALID_FIELD]);
+        }
+        host.admin.execute(&Command::get_log(0x02, 508, 2)).await.fails_with(INVALID_FIELD, true);
+        Ok(())
+    });
+    target.stop();
+}
+
+/// What the effects log calls supported is not an invalid opcode, and everything else is one.
+#[test]
+fn the_effects_log_is_true() {
+    let target = Target::configured(&one_memory());
+    run(async {
+        let host = Host::connect(&target, ONE_NQN, Options::default()).await?;
+        let effects = host.log(0x05, 4096, 0).await?;
+        let supported = |at: usize| u32_at(&effects, at) & 1 == 1;
+        for opcode in [0x02, 0x06, 0x09, 0x0a, 0x0c, 0x18_usize] {
+            assert!(supported(opcode * 4), "admin command {opcode:02x}h");
+        }
+        for opcode in [0x00, 0x01, 0x02_usize] {
+            assert!(supported(1024 + opcode * 4), "I/O command {opcode:02x}h");
+        }
+        assert_eq!(u32_at(&effects, 1024 + 4) & 2, 2, "Write changes logical blocks");
+        let io = host.io_queue(1, 16).await?;
+        for opcode in 0..=255_u8 {
+            let at = usize::from(opcode) * 4;
+            // Event requests are held; Fabrics commands have a type of their own.
+            if !matches!(opcode, 0x0c | 0x7f) {
+                let answer = host.admin.execute(&Command::new(opcode).nsid(0xdead)).await;
+                assert_eq!(code(&answer) != INVALID_OPCODE, supported(at), "admin {opcode:02x}h: {answer:?}");
+            }
+            if opcode != 0x7f {
+                let answer = io.queue.execute(&Command::new(opcode).nsid(0xdead)).await;
+                assert_eq!(
+                    code(&answer) != INVALID_OPCODE,
+                    supported(1024 + at),
+                    "I/O {opcode:02x}h: {answer:?}"
+                );
+            }
+        }
+        Ok(())
+    });
+    target.stop();
+}
+
+/// The status of an answer, 0 for success.
+fn code(answer: &Result<Completion, Failure>) -> u16 {
+    match answer {
+        Ok(_) => 0,
+        Err(Failure::Status(completion)) => completion.code(),
+        Err(other) => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn event_requests_are_held_while_other_commands_flow() {
+    let target = Target::configured(&one_memory());
+    run(async {
+        let host = Host::connect(&target, ONE_NQN, Options { kato_ms: 30_000, ..Options::default() }).await?;
+        let limit = usize::from(host.identify(0x01, 0).await?[259]) + 1;
+        assert_eq!(limit, 4, "AERL");
+        // Commands may be executed in any order: one of the five is refused, whichever it is.
+        let mut held: Vec<_> =
+            (0..=limit).map(|_| host.admin.submit(&Command::async_event_request())).collect();
+        let mut refused = None;
+        until("one request too many is refused", || {
+            let position = held.iter_mut().position(|event| {
+                refused = event.poll();
+                refused.is_some()
+            });
+            position.map(|position| held.remove(position)).is_some()
+        })
+        .await?;
+        refused.expect("an answer").fails_with(AER_LIMIT, true);
+        for _ in 0..50 {
+            host.admin.execute(&Command::keep_alive()).await?;
+            host.identify(0x01, 0).await?;
+        }
+        assert!(held.iter_mut().all(|event| event.poll().is_none()), "nothing happened");
+        // Abort answers either way; an aborted request completes with status 07h.
+        let first = held.remove(0);
+        let answer = host.admin.execute(&Command::abort(0, first.cid)).await?;
+        if answer.dw0 & 1 == 0 {
+            assert_eq!(code(&first.done().await), 0x007, "abort requested");
+        }
+        let nobody = host.admin.execute(&Command::abort(1, 0x4242)).await?;
+        assert_eq!(nobody.dw0 & 1, 1, "there was nothing to abort");
+        Ok(())
+    });
+    target.stop();
+}
+
+#[test]
+fn keep_alive_without_a_timeout_is_refused() {
+    let target = Target::configured(&one_memory());
+    run(async {
+        let host = Host::connect(&target, ONE_NQN, Options::default()).await?;
+        host.admin.execute(&Command::keep_alive()).await.fails_with(0x01a, true);
+        Ok(())
+    });
+    target.stop();
+}
+
+/// Admin commands a fabrics controller must not know.
+#[test]
+fn queues_are_not_created_by_commands() {
+    let target = Target::configured(&one_memory());
+    run(async {
+        let host = Host::connect(&target, ONE_NQN, Options::default()).await?;
+        for opcode in [0x00, 0x01, 0x04, 0x05] {
+            host.admin.execute(&Command::new(opcode)).await.fails_with(INVALID_OPCODE, true);
+        }
+        host.admin.execute(&Command::fabrics(0x77)).await.fails_with(INVALID_OPCODE, true);
+        Ok(())
+    });
+    target.stop();
+}
