@@ -142,7 +142,7 @@ proptest! {
         let data = pdu::encode_data(Cid(cid), len, true, (hpda + 1) * 4, digests);
         let bytes = data.as_bytes();
         let offset = bytes[3] as usize;
-        prop_assert!(offset == bytes.len() && offset % ((hpda + 1) * 4) == 0 && offset <= pdu::MAX_DATA_OFFSET);
+        prop_assert!(offset == bytes.len() && offset.is_multiple_of((hpda + 1) * 4) && offset <= pdu::MAX_DATA_OFFSET);
         let plen = u32::from_le_bytes([bytes[4], bytes[5], bytes[6], bytes[7]]) as usize;
         prop_assert_eq!(plen, offset + len + digests.data_len());
         prop_assert_eq!(bytes[1] & (flag::LAST | flag::SUCCESS), flag::LAST | flag::SUCCESS);
