@@ -21,6 +21,8 @@ pub enum FileError {
     Missing(PathBuf),
     /// It cannot be opened or made.
     Open(PathBuf, bool, io::Error),
+    /// It is something else.
+    NotAFile(PathBuf),
     /// It is shorter than the configuration says.
     Short {
         /// The file.
@@ -57,6 +59,9 @@ impl fmt::Display for FileError {
                 };
                 write!(f, "cannot open {}{how}: {error}; make it accessible{hint}", path.display())
             }
+            FileError::NotAFile(path) => {
+                write!(f, "{} is neither a file nor a block device: name one of them", path.display())
+            }
             FileError::Short { path, have, wanted } => write!(
                 f,
                 "{} has {have} bytes, `size` says {wanted}: enlarge it (`truncate -s {wanted}`) or correct `size`",
@@ -91,12 +96,10 @@ impl File {
         lba_size: Option<u32>,
         read_only: bool,
     ) -> Result<File, FileError> {
-        let file = system::open_file(path, size, read_only).map_err(|error| {
-            if error.kind() == io::ErrorKind::NotFound && size.is_none() {
-                FileError::Missing(path.into())
-            } else {
-                FileError::Open(path.into(), read_only, error)
-            }
+        let file = system::open_file(path, size, read_only).map_err(|error| match error.kind() {
+            io::ErrorKind::NotFound if size.is_none() => FileError::Missing(path.into()),
+            io::ErrorKind::InvalidInput => FileError::NotAFile(path.into()),
+            _ => FileError::Open(path.into(), read_only, error),
         })?;
         let lba_size =
             lba_size.unwrap_or_else(|| file.block_size.next_power_of_two().clamp(512, 4096) as u32);
@@ -215,8 +218,10 @@ mod tests {
         let path = scratch("tiny.img");
         std::fs::write(&path, b"x").unwrap();
         assert!(matches!(File::open(&path, None, Some(512), false), Err(FileError::Empty(_, 512))));
-        let directory = File::open(&std::env::temp_dir(), None, None, false).map(drop).unwrap_err();
-        assert!(directory.to_string().contains("for writing"), "{directory}");
+        for read_only in [false, true] {
+            let directory = File::open(&std::env::temp_dir(), None, None, read_only).map(drop).unwrap_err();
+            assert!(directory.to_string().contains("neither a file nor a block device"), "{directory}");
+        }
     }
 
     #[test]

@@ -271,7 +271,10 @@ fn packages_import_only_what_lies_below_them() {
 fn the_test_host_is_independent() {
     let mut complaints = Vec::new();
     for source in
-        sources().iter().filter(|source| source.path.starts_with("tests/") && !source.path.contains("/vm/"))
+        // The allocation test runs the target in its own process: there is no other way to count its allocations.
+        sources()
+            .iter()
+            .filter(|source| source.path.starts_with("tests/") && source.path != "tests/allocations.rs")
     {
         for word in ["nvme", "reactor", "transports", "backends", "weft"] {
             for line in lines_with(&source.code, word) {

@@ -107,6 +107,10 @@ pub struct OpenFile {
 /// Opens a file, creating a sparse one of `size` bytes when it does not exist and a size is given.
 pub fn open_file(path: &Path, size: Option<u64>, read_only: bool) -> io::Result<OpenFile> {
     use std::os::unix::fs::{FileTypeExt, MetadataExt};
+    // Looked at before it is opened: opening a pipe would wait for its other end.
+    if fs::metadata(path).is_ok_and(|m| !m.is_file() && !m.file_type().is_block_device()) {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is neither a file nor a block device"));
+    }
     let mut options = fs::OpenOptions::new();
     options.read(true).write(!read_only);
     let file = match (options.open(path), size) {
