@@ -66,7 +66,7 @@ fn a_second_signal_ends_it_at_once() {
         tokio::time::sleep(Duration::from_millis(200)).await;
         assert!(target.exit_status().is_none(), "one signal waits for the running command");
         target.signal("TERM");
-        target.wait();
+        assert_eq!(target.wait().code(), Some(1), "a second one ends it at once");
         Ok(())
     });
 }

@@ -1,8 +1,7 @@
-//! A real control thread over real sockets; signals in a process of their own.
+//! A real control thread over real sockets. Signals are tested from outside: tests/lifecycle.rs.
 
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{Read, Write};
 use std::net::{Ipv4Addr, Shutdown, TcpStream};
-use std::process::{Command, Stdio};
 use std::sync::mpsc;
 
 use super::*;
@@ -187,42 +186,4 @@ fn stopping_does_not_wait_for_open_connections() {
     let begin = std::time::Instant::now();
     control.stop();
     assert!(begin.elapsed() < Duration::from_secs(5));
-}
-
-/// Not a test: the other process of `signals`, which starts it by name.
-#[test]
-#[ignore = "started by the test of signals"]
-fn signal_child() {
-    let (send, receive) = mpsc::channel();
-    let control =
-        start((Ipv4Addr::LOCALHOST, 0).into(), registry(), Box::new(move || send.send(()).unwrap())).unwrap();
-    println!("\nready");
-    receive.recv().unwrap();
-    println!("\nasked to stop");
-    // The drive that never answers.
-    thread::sleep(Duration::from_secs(60));
-    control.stop();
-}
-
-#[test]
-fn the_first_signal_asks_and_the_second_ends() {
-    for signal in ["TERM", "INT"] {
-        let mut child = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "control::tests::signal_child", "--ignored", "--nocapture"])
-            .stdout(Stdio::piped())
-            .stderr(Stdio::null())
-            .spawn()
-            .unwrap();
-        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map_while(Result::ok);
-        let send = || {
-            let status =
-                Command::new("sh").args(["-c", &format!("kill -{signal} {}", child.id())]).status().unwrap();
-            assert!(status.success());
-        };
-        assert!(lines.any(|line| line == "ready"));
-        send();
-        assert!(lines.any(|line| line == "asked to stop"));
-        send();
-        assert_eq!(child.wait().unwrap().code(), Some(1));
-    }
 }

@@ -42,7 +42,7 @@ fn limits_and_reactors() {
             "2:15: limits.connections: 0 is out of range: expected an integer from 1 to 65536",
             "3:16: limits.max_transfer: 12288 bytes: expected 4 KiB times a power of two",
             "4:13: limits.io_queues: -1 is out of range: expected an integer from 1 to 1024",
-            "5:15: limits.queue_depth: 1 is out of range: expected an integer from 2 to 4096",
+            "5:15: limits.queue_depth: 1 is out of range: expected an integer from 2 to 1024",
             "6:14: limits.in_capsule: 5000 bytes: expected a multiple of 4 KiB",
         ]
     );
