@@ -63,7 +63,12 @@ pub fn check_filter(filter: &str) -> Result<(), LoggingError> {
 ///
 /// The filter is wrong, or logging has been started before.
 pub fn init(filter: &str, format: Format) -> Result<(), LoggingError> {
-    let builder = tracing_subscriber::fmt().with_env_filter(parse_filter(filter)?).with_writer(io::stderr);
+    // When nobody reads standard error any more, lines are lost and nothing else: the default would be to complain about it
+    // on standard error, which panics.
+    let builder = tracing_subscriber::fmt()
+        .with_env_filter(parse_filter(filter)?)
+        .with_writer(io::stderr)
+        .log_internal_errors(false);
     match format {
         Format::Text => {
             let colours = io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none();

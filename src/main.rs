@@ -2,7 +2,10 @@
 
 use anyhow::{Context, Result, bail};
 use clap::Parser;
-use std::process::ExitCode;
+use std::{
+    io::{self, Write as _},
+    process::ExitCode,
+};
 use weft::{
     cli::{CheckArgs, Cli, Command, ServeArgs},
     config::{AllowedHosts, Config},
@@ -11,6 +14,9 @@ use weft::{
     logging,
     target::Target,
 };
+
+/// Descriptors for the parts of the program itself, before any host connects.
+const FEWEST_OPEN_FILES: u64 = 64;
 
 fn main() -> ExitCode {
     let result = match Cli::parse().command {
@@ -60,6 +66,12 @@ fn serve(arguments: &ServeArgs) -> Result<()> {
     arguments.apply(&mut config)?;
     logging::init(arguments.log_filter(&config), arguments.log_format)?;
     let open_files = reactor::system::raise_open_files().context("cannot read the limit for open files")?;
+    if open_files < FEWEST_OPEN_FILES {
+        bail!(
+            "the limit for open files is {open_files}, too low to start: raise it (`ulimit -n`, LimitNOFILE= in the unit) to \
+             {FEWEST_OPEN_FILES} at least"
+        );
+    }
     let needed = config.limits.connections as u64 + 64;
     if open_files < needed {
         tracing::warn!(
@@ -114,7 +126,9 @@ fn announce(config: &Config, target: &Target, control: &control::ControlThread, 
         } else {
             "Any host that can reach this port may connect. To say who may, use a file: see weft.example.toml.".into()
         };
-        println!(
+        // Whoever started us may have stopped listening; that is no reason to end.
+        let _ = writeln!(
+            io::stdout(),
             "\n1 GiB of memory is exported to any host. Connect with\n\n    nvme connect -t tcp -a {ip} -s {service} -n \
              {}\n\n{reach}\n",
             subsystem.nqn

@@ -183,7 +183,13 @@ async fn greet<T: Transport>(local: &Rc<Local>, port: &BoundPort, mut connection
         Err(error) => {
             let timeout = matches!(error, HandshakeError::Timeout);
             gone(if timeout { RejectReason::Timeout } else { RejectReason::Handshake });
-            tracing::warn!(peer = %endpoints.peer, port = port.id, "{error}");
+            let (peer, port) = (endpoints.peer, port.id);
+            match error {
+                // Port scanners and health checks come and go; that is no news.
+                HandshakeError::Io(_) => tracing::debug!(%peer, port, "{error}"),
+                HandshakeError::Timeout => tracing::info!(%peer, port, "{error}"),
+                HandshakeError::Protocol(_) => tracing::warn!(%peer, port, "{error}"),
+            }
             return;
         }
     };

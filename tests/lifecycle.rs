@@ -1,7 +1,7 @@
 //! Start, drain and stop; keep alive; and what happens to a controller when one of its connections goes.
 
-use crate::host::target::{self, ONE_NQN, one_memory};
-use crate::host::*;
+use crate::host::target::{self, ONE_NQN, binary, free_port, local, one_clear_error, one_memory};
+use crate::host::{http, *};
 use std::net::TcpListener;
 use std::time::{Duration, Instant};
 
@@ -255,4 +255,47 @@ fn an_idle_target_sleeps() {
         Ok(())
     });
     target.stop();
+}
+
+/// Whoever started weft may stop reading what it says; it serves on, and ends in order.
+#[test]
+fn a_closed_standard_error_ends_nothing() {
+    let (listen, metrics) = (local(free_port()), local(free_port()));
+    let mut child = std::process::Command::new(binary())
+        .args(["serve", "--log", "trace", "--listen", &listen.to_string(), "--metrics", &metrics.to_string()])
+        .stdout(std::process::Stdio::piped())
+        .stderr(std::process::Stdio::piped())
+        .spawn()
+        .expect("weft starts");
+    drop((child.stdout.take(), child.stderr.take()));
+    run(async {
+        until("it is healthy", || http::get(metrics, "/healthz").is_some_and(|(status, _)| status == 200))
+            .await?;
+        let host = Host::attach(listen, "nqn.2026-12.io.weft:default", Options::default()).await?;
+        host.enable().await?;
+        let io = host.io_queue(1, 16).await?;
+        assert!(io.write(1, 0, &pattern(1, 4096)).await?.is_success());
+        Ok(())
+    });
+    let killed = std::process::Command::new("kill").args(["-TERM", &child.id().to_string()]).status();
+    assert!(killed.expect("kill runs").success());
+    assert_eq!(child.wait().expect("it ends").code(), Some(0));
+}
+
+#[test]
+fn too_few_open_files_is_one_clear_error() {
+    let (listen, metrics) = (local(free_port()).to_string(), local(free_port()).to_string());
+    let output = std::process::Command::new("prlimit")
+        .args([
+            "--nofile=20",
+            &binary().display().to_string(),
+            "serve",
+            "--listen",
+            &listen,
+            "--metrics",
+            &metrics,
+        ])
+        .output()
+        .expect("prlimit runs");
+    one_clear_error(output.status, &String::from_utf8_lossy(&output.stderr), "ulimit -n");
 }
