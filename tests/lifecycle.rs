@@ -1,6 +1,6 @@
 //! Start, drain and stop; keep alive; and what happens to a controller when one of its connections goes.
 
-use crate::host::target::{self, ONE_NQN, binary, free_port, local, one_clear_error, one_memory};
+use crate::host::target::{ONE_NQN, binary, free_port, local, one_clear_error, one_memory};
 use crate::host::{http, *};
 use std::net::TcpListener;
 use std::time::{Duration, Instant};
@@ -231,11 +231,11 @@ fn a_reset_takes_the_io_queues_with_it() {
 fn a_port_in_use_is_one_clear_error() {
     let taken = TcpListener::bind("127.0.0.1:0").expect("a port");
     let taken = taken.local_addr().map(|address| (taken, address.to_string())).expect("its address");
-    let free = target::local(target::free_port()).to_string();
+    let free = local(free_port()).to_string();
     for (listen, metrics) in [(&taken.1, &free), (&free, &taken.1)] {
         let arguments = ["serve", "--listen", listen, "--metrics", metrics, "--reactors", "1"];
         let (status, said) = target::weft(&arguments);
-        target::one_clear_error(status, &said, &taken.1);
+        one_clear_error(status, &said, &taken.1);
     }
 }
 

@@ -45,6 +45,7 @@ impl Reactor {
                     self.core.stats.receive_retries.add(1);
                     self.yield_now().await;
                 }
+                (Err(error), _) if interrupted(&error) => {}
                 (Err(error), _) => return Err(error),
             }
         }
@@ -83,6 +84,7 @@ impl Reactor {
             match outcome.result {
                 Ok(0) => return (Err(io::ErrorKind::UnexpectedEof.into()), buffer),
                 Ok(n) => done += n,
+                Err(error) if interrupted(&error) => {}
                 Err(error) => return (Err(error), buffer),
             }
         }
@@ -111,9 +113,11 @@ impl Reactor {
             };
             let outcome = operation.await;
             bytes = into_bytes(outcome.keep);
-            match outcome.result? {
-                0 => return Err(io::ErrorKind::UnexpectedEof.into()),
-                n => done += n,
+            match outcome.result {
+                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                Ok(n) => done += n,
+                Err(error) if interrupted(&error) => {}
+                Err(error) => return Err(error),
             }
         }
         Ok(bytes)
@@ -141,7 +145,11 @@ impl Reactor {
             };
             let outcome = operation.await;
             bytes = into_bytes(outcome.keep);
-            done += outcome.result?;
+            match outcome.result {
+                Ok(n) => done += n,
+                Err(error) if interrupted(&error) => {}
+                Err(error) => return Err(error),
+            }
         }
         Ok(())
     }
@@ -170,6 +178,7 @@ impl Reactor {
             gather = back;
             match outcome.result {
                 Ok(n) => gather.advance(n),
+                Err(error) if interrupted(&error) => {}
                 Err(error) => return (Err(error), gather),
             }
         }
@@ -211,6 +220,7 @@ impl Reactor {
             match outcome.result {
                 Ok(0) => return (Err(io::ErrorKind::UnexpectedEof.into()), buffer),
                 Ok(n) => done += n,
+                Err(error) if interrupted(&error) => {}
                 Err(error) => return (Err(error), buffer),
             }
         }
@@ -255,6 +265,7 @@ impl Reactor {
             match outcome.result {
                 Ok(0) => return (Err(io::ErrorKind::WriteZero.into()), buffer),
                 Ok(n) => done += n,
+                Err(error) if interrupted(&error) => {}
                 Err(error) => return (Err(error), buffer),
             }
         }
@@ -263,12 +274,17 @@ impl Reactor {
 
     /// Brings a file's data to stable storage.
     pub async fn sync_data(&self, file: &Rc<OwnedFd>) -> io::Result<()> {
-        let entry = opcode::Fsync::new(fd(file)).flags(types::FsyncFlags::DATASYNC).build();
-        // SAFETY: no memory is named.
-        let operation = unsafe {
-            Operation::start(&self.core, Some(file.clone()), Brings::Nothing, Keep::None, |_| entry)
-        };
-        operation.await.result.map(drop)
+        loop {
+            let entry = opcode::Fsync::new(fd(file)).flags(types::FsyncFlags::DATASYNC).build();
+            // SAFETY: no memory is named.
+            let operation = unsafe {
+                Operation::start(&self.core, Some(file.clone()), Brings::Nothing, Keep::None, |_| entry)
+            };
+            match operation.await.result {
+                Err(error) if interrupted(&error) => {}
+                result => return result.map(drop),
+            }
+        }
     }
 
     /// Accepts connections, one operation for all of them.
@@ -281,6 +297,11 @@ impl Reactor {
         };
         AcceptStream { operation }
     }
+}
+
+/// The kernel gave an operation up for a signal or for work of its own; nothing was done, and it is simply done again.
+fn interrupted(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::Interrupted
 }
 
 fn into_buffer(keep: Keep) -> DataBuffer {
