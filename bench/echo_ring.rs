@@ -85,6 +85,10 @@ impl Connection {
         if outcome.user_data & 1 == SEND {
             return self.gather.finished(ring, self.stream.as_raw_fd(), outcome);
         }
+        if outcome.interrupted() {
+            self.receive(ring, outcome.user_data >> 1);
+            return Ok(());
+        }
         let length = outcome.value()?;
         if length == 0 {
             return Err(io::ErrorKind::UnexpectedEof.into());

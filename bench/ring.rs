@@ -18,6 +18,11 @@ pub struct Outcome {
 }
 
 impl Outcome {
+    /// Whether the kernel gave the operation up for a signal: nothing was done, it is to be started again.
+    pub fn interrupted(self) -> bool {
+        self.result == -libc::EINTR
+    }
+
     /// The result as a byte count or file descriptor.
     pub fn value(self) -> io::Result<usize> {
         usize::try_from(self.result).map_err(|_| io::Error::from_raw_os_error(-self.result))
@@ -139,7 +144,7 @@ impl Gather {
     /// Takes note of a finished send, and sends the rest if the kernel stopped early.
     pub fn finished(&mut self, ring: &mut Ring, socket: RawFd, outcome: Outcome) -> io::Result<()> {
         self.busy = false;
-        let mut length = outcome.value()?;
+        let mut length = if outcome.interrupted() { 0 } else { outcome.value()? };
         while let Some(range) = self.sending.get_mut(self.sent) {
             if length < range.iov_len {
                 // SAFETY: the new start lies inside the same range.

@@ -205,6 +205,10 @@ impl Queue {
         if outcome.user_data & SEND != 0 {
             return self.gather.finished(ring, self.stream.as_raw_fd(), outcome);
         }
+        if outcome.interrupted() {
+            ring.receive(self.stream.as_raw_fd(), &mut self.buffer, outcome.user_data);
+            return Ok(());
+        }
         let length = outcome.value()?;
         if length == 0 {
             return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the target ended the connection"));
