@@ -1,7 +1,7 @@
 //! As much HTTP/1.1 as a scrape needs: one GET or HEAD for each connection, then close.
 //!
 //! No framework: the whole protocol used here is smaller than the interface of one, and a target should not
-//! carry a web server. Reading a request is a function over bytes ([`parse`]); [`answer`] puts a socket under
+//! carry a web server. Reading a request is a function over bytes ([`parse`]); `answer` puts a socket under
 //! it.
 
 use std::io;
