@@ -18,6 +18,10 @@ fn fd(descriptor: &Rc<OwnedFd>) -> types::Fd {
     types::Fd(descriptor.as_raw_fd())
 }
 
+/// How a transfer to or from a data buffer ended; without an error, all of it was done. After an error the buffer's
+/// contents mean nothing.
+pub type Transferred = (io::Result<()>, DataBuffer);
+
 /// How a send ended.
 pub type Sent = (io::Result<()>, Box<Gather>);
 
@@ -52,106 +56,46 @@ impl Reactor {
     }
 
     /// Receives exactly `len` bytes to `offset` of a data buffer.
-    pub async fn receive_into(
-        &self,
-        socket: &Rc<OwnedFd>,
+    pub fn receive_into<'a>(
+        &'a self,
+        socket: &'a Rc<OwnedFd>,
         buffer: DataBuffer,
         offset: usize,
         len: usize,
-    ) -> (io::Result<()>, DataBuffer) {
+    ) -> impl Future<Output = Transferred> + 'a {
         assert!(offset + len <= buffer.capacity());
-        let mut buffer = buffer;
-        let mut done = 0;
-        while done < len {
-            // SAFETY: the bytes lie in the kept buffer's block, which does not move.
-            let operation = unsafe {
-                Operation::start(
-                    &self.core,
-                    Some(socket.clone()),
-                    Brings::Nothing,
-                    Keep::Buffer(buffer),
-                    |keep| {
-                        let Keep::Buffer(buffer) = keep else { unreachable!() };
-                        let to = buffer.pointer().add(offset + done);
-                        opcode::Recv::new(fd(socket), to, (len - done) as u32)
-                            .flags(libc::MSG_WAITALL)
-                            .build()
-                    },
-                )
-            };
-            let outcome = operation.await;
-            buffer = into_buffer(outcome.keep);
-            match outcome.result {
-                Ok(0) => return (Err(io::ErrorKind::UnexpectedEof.into()), buffer),
-                Ok(n) => done += n,
-                Err(error) if interrupted(&error) => {}
-                Err(error) => return (Err(error), buffer),
-            }
+        // SAFETY: what is named lies in the buffer's block, as asserted.
+        unsafe {
+            self.transfer(socket, buffer, len, io::ErrorKind::UnexpectedEof, move |buffer, done| {
+                let to = buffer.pointer().add(offset + done);
+                opcode::Recv::new(fd(socket), to, (len - done) as u32).flags(libc::MSG_WAITALL).build()
+            })
         }
-        (Ok(()), buffer)
     }
 
     /// Receives exactly `bytes.len()` bytes.
     pub async fn receive_exact(&self, socket: &Rc<OwnedFd>, bytes: Box<[u8]>) -> io::Result<Box<[u8]>> {
-        let (mut bytes, mut done) = (bytes, 0);
-        while done < bytes.len() {
-            // SAFETY: the bytes lie in the kept box, whose contents do not move.
-            let operation = unsafe {
-                Operation::start(
-                    &self.core,
-                    Some(socket.clone()),
-                    Brings::Nothing,
-                    Keep::Bytes(bytes),
-                    |keep| {
-                        let Keep::Bytes(bytes) = keep else { unreachable!() };
-                        let rest = &mut bytes[done..];
-                        opcode::Recv::new(fd(socket), rest.as_mut_ptr(), rest.len() as u32)
-                            .flags(libc::MSG_WAITALL)
-                            .build()
-                    },
-                )
-            };
-            let outcome = operation.await;
-            bytes = into_bytes(outcome.keep);
-            match outcome.result {
-                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
-                Ok(n) => done += n,
-                Err(error) if interrupted(&error) => {}
-                Err(error) => return Err(error),
-            }
+        // SAFETY: what is named lies in the bytes.
+        unsafe {
+            self.transfer_bytes(socket, bytes, io::ErrorKind::UnexpectedEof, |rest| {
+                let recv = opcode::Recv::new(fd(socket), rest.as_mut_ptr(), rest.len() as u32);
+                recv.flags(libc::MSG_WAITALL).build()
+            })
         }
-        Ok(bytes)
+        .await
     }
 
     /// Sends all of `bytes`.
     pub async fn send_all(&self, socket: &Rc<OwnedFd>, bytes: Box<[u8]>) -> io::Result<()> {
-        let (mut bytes, mut done) = (bytes, 0);
-        while done < bytes.len() {
-            // SAFETY: as in `receive_exact`.
-            let operation = unsafe {
-                Operation::start(
-                    &self.core,
-                    Some(socket.clone()),
-                    Brings::Nothing,
-                    Keep::Bytes(bytes),
-                    |keep| {
-                        let Keep::Bytes(bytes) = keep else { unreachable!() };
-                        let rest = &bytes[done..];
-                        opcode::Send::new(fd(socket), rest.as_ptr(), rest.len() as u32)
-                            .flags(libc::MSG_NOSIGNAL | libc::MSG_WAITALL)
-                            .build()
-                    },
-                )
-            };
-            let outcome = operation.await;
-            bytes = into_bytes(outcome.keep);
-            match outcome.result {
-                Ok(n) => done += n,
-                Err(error) if interrupted(&error) => {}
-                Err(error) => return Err(error),
-            }
+        // SAFETY: what is named lies in the bytes.
+        unsafe {
+            self.transfer_bytes(socket, bytes, io::ErrorKind::WriteZero, |rest| {
+                let send = opcode::Send::new(fd(socket), rest.as_ptr(), rest.len() as u32);
+                send.flags(libc::MSG_NOSIGNAL | libc::MSG_WAITALL).build()
+            })
         }
-        Ok(())
+        .await
+        .map(drop)
     }
 
     /// Sends all of a gather and gives it back.
@@ -186,90 +130,49 @@ impl Reactor {
     }
 
     /// Reads exactly `len` bytes of a file at `offset`. A file that is shorter is an error.
-    pub async fn read_at(
-        &self,
-        file: &Rc<OwnedFd>,
-        buffer: DataBuffer,
+    pub fn read_at<'a>(
+        &'a self,
+        file: &'a Rc<OwnedFd>,
+        mut buffer: DataBuffer,
         len: usize,
         offset: u64,
-    ) -> (io::Result<()>, DataBuffer) {
+    ) -> impl Future<Output = Transferred> + 'a {
         assert!(len <= buffer.capacity());
-        let mut buffer = buffer;
-        let mut done = 0;
-        while done < len {
-            // SAFETY: the bytes lie in the kept buffer's block, which does not move.
-            let operation = unsafe {
-                Operation::start(
-                    &self.core,
-                    Some(file.clone()),
-                    Brings::Nothing,
-                    Keep::Buffer(buffer),
-                    |keep| {
-                        let Keep::Buffer(buffer) = keep else { unreachable!() };
-                        let (to, n, at) =
-                            (buffer.pointer().add(done), (len - done) as u32, offset + done as u64);
-                        match buffer.fixed_index() {
-                            Some(index) => opcode::ReadFixed::new(fd(file), to, n, index).offset(at).build(),
-                            None => opcode::Read::new(fd(file), to, n).offset(at).build(),
-                        }
-                    },
-                )
-            };
-            let outcome = operation.await;
-            buffer = into_buffer(outcome.keep);
-            match outcome.result {
-                Ok(0) => return (Err(io::ErrorKind::UnexpectedEof.into()), buffer),
-                Ok(n) => done += n,
-                Err(error) if interrupted(&error) => {}
-                Err(error) => return (Err(error), buffer),
-            }
-        }
+        // What it holds counts only when all of it was read: see `Transferred`.
         buffer.set_len(len);
-        (Ok(()), buffer)
+        // SAFETY: what is named lies in the buffer's block, as asserted.
+        unsafe {
+            self.transfer(file, buffer, len, io::ErrorKind::UnexpectedEof, move |buffer, done| {
+                let (to, n, at) = (buffer.pointer().add(done), (len - done) as u32, offset + done as u64);
+                match buffer.fixed_index() {
+                    Some(index) => opcode::ReadFixed::new(fd(file), to, n, index).offset(at).build(),
+                    None => opcode::Read::new(fd(file), to, n).offset(at).build(),
+                }
+            })
+        }
     }
 
     /// Writes the filled bytes to a file at `offset`; with `durable`, they are on stable storage when it returns.
-    pub async fn write_at(
-        &self,
-        file: &Rc<OwnedFd>,
+    pub fn write_at<'a>(
+        &'a self,
+        file: &'a Rc<OwnedFd>,
         buffer: DataBuffer,
         offset: u64,
         durable: bool,
-    ) -> (io::Result<()>, DataBuffer) {
-        let mut buffer = buffer;
-        let (mut done, flags) = (0, if durable { libc::RWF_DSYNC } else { 0 });
-        while done < buffer.len() {
-            // SAFETY: as in `read_at`.
-            let operation = unsafe {
-                Operation::start(
-                    &self.core,
-                    Some(file.clone()),
-                    Brings::Nothing,
-                    Keep::Buffer(buffer),
-                    |keep| {
-                        let Keep::Buffer(buffer) = keep else { unreachable!() };
-                        let (from, n) = (buffer.pointer().add(done), (buffer.len() - done) as u32);
-                        let at = offset + done as u64;
-                        match buffer.fixed_index() {
-                            Some(i) => opcode::WriteFixed::new(fd(file), from, n, i)
-                                .offset(at)
-                                .rw_flags(flags)
-                                .build(),
-                            None => opcode::Write::new(fd(file), from, n).offset(at).rw_flags(flags).build(),
-                        }
-                    },
-                )
-            };
-            let outcome = operation.await;
-            buffer = into_buffer(outcome.keep);
-            match outcome.result {
-                Ok(0) => return (Err(io::ErrorKind::WriteZero.into()), buffer),
-                Ok(n) => done += n,
-                Err(error) if interrupted(&error) => {}
-                Err(error) => return (Err(error), buffer),
-            }
+    ) -> impl Future<Output = Transferred> + 'a {
+        let (len, flags) = (buffer.len(), if durable { libc::RWF_DSYNC } else { 0 });
+        // SAFETY: what is named lies in the filled part of the buffer.
+        unsafe {
+            self.transfer(file, buffer, len, io::ErrorKind::WriteZero, move |buffer, done| {
+                let (from, n, at) = (buffer.pointer().add(done), (len - done) as u32, offset + done as u64);
+                match buffer.fixed_index() {
+                    Some(i) => {
+                        opcode::WriteFixed::new(fd(file), from, n, i).offset(at).rw_flags(flags).build()
+                    }
+                    None => opcode::Write::new(fd(file), from, n).offset(at).rw_flags(flags).build(),
+                }
+            })
         }
-        (Ok(()), buffer)
     }
 
     /// Brings a file's data to stable storage.
@@ -287,6 +190,78 @@ impl Reactor {
         }
     }
 
+    /// Repeats an operation on a data buffer until `len` bytes are done; an operation that does none ends it with `end`.
+    ///
+    /// # Safety
+    /// `build` (given how many bytes are done) may only name memory in the buffer's block, and `descriptor`.
+    unsafe fn transfer<'a>(
+        &'a self,
+        descriptor: &'a Rc<OwnedFd>,
+        mut buffer: DataBuffer,
+        len: usize,
+        end: io::ErrorKind,
+        build: impl Fn(&DataBuffer, usize) -> squeue::Entry + 'a,
+    ) -> impl Future<Output = Transferred> + 'a {
+        // Not an `async fn`: that would hold its arguments twice, in the memory of every slot.
+        let mut done = 0;
+        async move {
+            while done < len {
+                let keep = Keep::Buffer(buffer);
+                // SAFETY: the operation keeps the buffer, whose block does not move; the rest is the caller's promise.
+                let operation = unsafe {
+                    Operation::start(&self.core, Some(descriptor.clone()), Brings::Nothing, keep, |keep| {
+                        let Keep::Buffer(buffer) = keep else { unreachable!("just put there") };
+                        build(buffer, done)
+                    })
+                };
+                let outcome = operation.await;
+                let Keep::Buffer(back) = outcome.keep else { unreachable!("the operation keeps its buffer") };
+                buffer = back;
+                match outcome.result {
+                    Ok(0) => return (Err(end.into()), buffer),
+                    Ok(n) => done += n,
+                    Err(error) if interrupted(&error) => {}
+                    Err(error) => return (Err(error), buffer),
+                }
+            }
+            (Ok(()), buffer)
+        }
+    }
+
+    /// The same for bytes that are not a data buffer.
+    ///
+    /// # Safety
+    /// `build` may only name memory in the slice it is given, and `descriptor`.
+    async unsafe fn transfer_bytes(
+        &self,
+        descriptor: &Rc<OwnedFd>,
+        mut bytes: Box<[u8]>,
+        end: io::ErrorKind,
+        build: impl Fn(&mut [u8]) -> squeue::Entry,
+    ) -> io::Result<Box<[u8]>> {
+        let mut done = 0;
+        while done < bytes.len() {
+            let keep = Keep::Bytes(bytes);
+            // SAFETY: the operation keeps the box, whose contents do not move; the rest is the caller's promise.
+            let operation = unsafe {
+                Operation::start(&self.core, Some(descriptor.clone()), Brings::Nothing, keep, |keep| {
+                    let Keep::Bytes(bytes) = keep else { unreachable!("just put there") };
+                    build(&mut bytes[done..])
+                })
+            };
+            let outcome = operation.await;
+            let Keep::Bytes(back) = outcome.keep else { unreachable!("the operation keeps its bytes") };
+            bytes = back;
+            match outcome.result {
+                Ok(0) => return Err(end.into()),
+                Ok(n) => done += n,
+                Err(error) if interrupted(&error) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(bytes)
+    }
+
     /// Accepts connections, one operation for all of them.
     pub fn accept(&self, listener: &Rc<OwnedFd>) -> AcceptStream {
         let entry = opcode::AcceptMulti::new(fd(listener)).flags(libc::SOCK_CLOEXEC).build();
@@ -302,16 +277,6 @@ impl Reactor {
 /// The kernel gave an operation up for a signal or for work of its own; nothing was done, and it is simply done again.
 fn interrupted(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::Interrupted
-}
-
-fn into_buffer(keep: Keep) -> DataBuffer {
-    let Keep::Buffer(buffer) = keep else { unreachable!("the operation keeps its buffer") };
-    buffer
-}
-
-fn into_bytes(keep: Keep) -> Box<[u8]> {
-    let Keep::Bytes(bytes) = keep else { unreachable!("the operation keeps its bytes") };
-    bytes
 }
 
 /// Connections as they come in.

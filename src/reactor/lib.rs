@@ -45,7 +45,7 @@ mod tests;
 pub use arena::{ArenaUse, BufferClass, DataBuffer, GetBuffer, PAGE, Reserve};
 pub use data::Data;
 pub use gather::Gather;
-pub use io::{AcceptStream, Sent};
+pub use io::{AcceptStream, Sent, Transferred};
 pub use mailbox::Mailbox;
 pub use reactor_loop::{Options, Reactor, ReactorThread, start};
 pub use received::Received;
