@@ -3,9 +3,9 @@
 //! Writes are volatile until Flush or FUA, and the namespace says so. A file that is full gives a status that hosts
 //! understand; what was acknowledged before stays.
 
-use crate::{Backend, BackendQueue, Geometry};
-use nvme::{Completion, IoCommand, IoOpcode, Status};
-use reactor::{BufferClass, Data, DataBuffer, Reactor, system};
+use crate::{Backend, BackendQueue, Geometry, compared};
+use nvme::{Completion, IoCommand, IoOpcode, Lba, Status};
+use reactor::{BufferClass, Data, DataBuffer, Reactor, Reserve, system};
 use std::{
     fmt, io,
     os::fd::OwnedFd,
@@ -13,6 +13,9 @@ use std::{
     rc::Rc,
     sync::Arc,
 };
+
+/// Bytes compared or written as zeroes at once.
+const PIECE: usize = 64 << 10;
 
 /// Why a file cannot be a namespace.
 #[derive(Debug)]
@@ -132,6 +135,7 @@ impl Backend for File {
             descriptor: Rc::new(self.descriptor.try_clone()?),
             reactor: reactor.clone(),
             geometry: self.geometry,
+            reserve: reactor.reserve(PIECE)?,
         })
     }
 }
@@ -141,13 +145,16 @@ pub struct FileQueue {
     descriptor: Rc<OwnedFd>,
     reactor: Reactor,
     geometry: Geometry,
+    /// For what is compared or zeroed in pieces.
+    reserve: Reserve,
 }
 
 impl BackendQueue for FileQueue {
     async fn execute(&self, command: &IoCommand<'_>, data: Option<DataBuffer>) -> (Completion, Data) {
         let offset = self.geometry.offset(command.lba);
-        match (command.opcode, data) {
-            (IoOpcode::Read, _) => {
+        // Matched one after the other: a pair of both would be held across every await below.
+        match command.opcode {
+            IoOpcode::Read => {
                 let len = command.byte_len(self.geometry.lba_size) as usize;
                 let buffer = self.reactor.buffer(len, BufferClass::Io).await;
                 match self.reactor.read_at(&self.descriptor, buffer, len, offset).await {
@@ -155,15 +162,77 @@ impl BackendQueue for FileQueue {
                     (Err(error), _) => (status_of(&error, Status::UNRECOVERED_READ_ERROR).into(), Data::None),
                 }
             }
-            (IoOpcode::Write, Some(data)) => {
+            IoOpcode::Write => {
+                let Some(data) = data else { return (Status::INTERNAL_ERROR.into(), Data::None) };
                 let (result, _) = self.reactor.write_at(&self.descriptor, data, offset, command.fua).await;
                 (completion_of(result), Data::None)
             }
-            (IoOpcode::Flush, _) => {
-                (completion_of(self.reactor.sync_data(&self.descriptor).await), Data::None)
+            IoOpcode::Flush => (completion_of(self.reactor.sync_data(&self.descriptor).await), Data::None),
+            IoOpcode::Compare => {
+                let Some(data) = data else { return (Status::INTERNAL_ERROR.into(), Data::None) };
+                (self.compare(offset, data.filled()).await, Data::None)
+            }
+            IoOpcode::WriteZeroes => {
+                let len = command.byte_len(self.geometry.lba_size);
+                let result = match self.zero(offset, len, command.deallocates()).await {
+                    Ok(()) if command.fua => self.reactor.sync_data(&self.descriptor).await,
+                    result => result,
+                };
+                (completion_of(result), Data::None)
             }
             _ => (Status::INTERNAL_ERROR.into(), Data::None),
         }
+    }
+
+    async fn deallocate(&self, lba: Lba, blocks: u64) -> Completion {
+        let len = blocks * u64::from(self.geometry.lba_size);
+        completion_of(self.zero(self.geometry.offset(lba), len, true).await)
+    }
+}
+
+impl FileQueue {
+    /// Makes a range zero in the way asked for, in the other one where the file system has not that, and by writing zeroes
+    /// where it has neither.
+    async fn zero(&self, offset: u64, len: u64, hole: bool) -> io::Result<()> {
+        let unsupported = |result: &io::Result<()>| {
+            result.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::Unsupported)
+        };
+        for hole in [hole, !hole] {
+            let result = self.reactor.zero_at(&self.descriptor, offset, len, hole).await;
+            if !unsupported(&result) {
+                return result;
+            }
+        }
+        // Boxed: few file systems come here, and every slot would have to hold it.
+        Box::pin(self.write_zeroes(offset, len)).await
+    }
+
+    async fn write_zeroes(&self, mut offset: u64, len: u64) -> io::Result<()> {
+        let end = offset + len;
+        while offset < end {
+            let mut buffer = self.reserve.take().await;
+            let piece = (end - offset).min(PIECE as u64) as usize;
+            buffer.as_mut_slice()[..piece].fill(0);
+            buffer.set_len(piece);
+            self.reactor.write_at(&self.descriptor, buffer, offset, false).await.0?;
+            offset += piece as u64;
+        }
+        Ok(())
+    }
+
+    /// Compares piece by piece through the queue's own buffer: a command that holds data must not wait for more buffers.
+    async fn compare(&self, offset: u64, data: &[u8]) -> Completion {
+        let mut done = 0;
+        while done < data.len() {
+            let len = PIECE.min(data.len() - done);
+            let buffer = self.reserve.take().await;
+            match self.reactor.read_at(&self.descriptor, buffer, len, offset + done as u64).await {
+                (Ok(()), buffer) if buffer.filled() == &data[done..done + len] => done += len,
+                (Ok(()), _) => return compared(false),
+                (Err(error), _) => return status_of(&error, Status::UNRECOVERED_READ_ERROR).into(),
+            }
+        }
+        compared(true)
     }
 }
 

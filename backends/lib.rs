@@ -22,7 +22,7 @@ pub use file::{File, FileError};
 pub use memory::Memory;
 pub use null::Null;
 
-use nvme::{Completion, IoCommand};
+use nvme::{Completion, IoCommand, Lba, Status};
 use reactor::{Data, DataBuffer, Reactor};
 use std::{future::Future, io};
 
@@ -39,7 +39,7 @@ pub struct Geometry {
 
 impl Geometry {
     /// The byte at which a logical block begins.
-    pub fn offset(&self, lba: nvme::Lba) -> u64 {
+    pub fn offset(&self, lba: Lba) -> u64 {
         lba.0 * u64::from(self.lba_size)
     }
 }
@@ -55,14 +55,21 @@ pub trait Backend: Send + Sync + 'static {
     fn queue(&self, reactor: &Reactor) -> io::Result<Self::Queue>;
 }
 
+/// What a Compare answers.
+fn compared(equal: bool) -> Completion {
+    if equal { Completion::OK } else { Status::COMPARE_FAILURE.dnr().into() }
+}
+
 /// One reactor's way to a medium.
 pub trait BackendQueue: 'static {
-    /// Executes Read, Write or Flush.
+    /// Executes Read, Write, Flush, Compare or Write Zeroes.
     fn execute(
         &self,
         command: &IoCommand<'_>,
         data: Option<DataBuffer>,
     ) -> impl Future<Output = (Completion, Data)>;
+    /// Deallocates a range (Dataset Management): it takes no space any more and reads as zeroes.
+    fn deallocate(&self, lba: Lba, blocks: u64) -> impl Future<Output = Completion>;
 }
 
 /// Any backend. An enum and not a trait object: the choice is made once per command.
@@ -111,6 +118,14 @@ impl BackendQueue for StorageQueue {
             StorageQueue::Memory(queue) => queue.execute(command, data).await,
             StorageQueue::File(queue) => queue.execute(command, data).await,
             StorageQueue::Null(queue) => queue.execute(command, data).await,
+        }
+    }
+
+    async fn deallocate(&self, lba: Lba, blocks: u64) -> Completion {
+        match self {
+            StorageQueue::Memory(queue) => queue.deallocate(lba, blocks).await,
+            StorageQueue::File(queue) => queue.deallocate(lba, blocks).await,
+            StorageQueue::Null(queue) => queue.deallocate(lba, blocks).await,
         }
     }
 }

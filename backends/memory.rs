@@ -1,9 +1,12 @@
 //! A namespace in this process's memory. Reads leave from where the data lies; nothing survives the process.
 
-use crate::{Backend, BackendQueue, Geometry};
-use nvme::{Completion, IoCommand, IoOpcode};
+use crate::{Backend, BackendQueue, Geometry, compared};
+use nvme::{Completion, IoCommand, IoOpcode, Lba};
 use reactor::{Data, DataBuffer, LocalMemory, Reactor, SharedBytes, SharedMemory};
 use std::{io, rc::Rc, sync::Arc};
+
+/// Bytes made zero at once.
+const PIECE: usize = 2 << 20;
 
 /// A namespace in memory.
 pub struct Memory {
@@ -33,8 +36,12 @@ impl Backend for Memory {
         self.geometry
     }
 
-    fn queue(&self, _reactor: &Reactor) -> io::Result<MemoryQueue> {
-        Ok(MemoryQueue { memory: Rc::new(self.memory.clone()), geometry: self.geometry })
+    fn queue(&self, reactor: &Reactor) -> io::Result<MemoryQueue> {
+        Ok(MemoryQueue {
+            memory: Rc::new(self.memory.clone()),
+            geometry: self.geometry,
+            reactor: reactor.clone(),
+        })
     }
 }
 
@@ -42,6 +49,7 @@ impl Backend for Memory {
 pub struct MemoryQueue {
     memory: LocalMemory,
     geometry: Geometry,
+    reactor: Reactor,
 }
 
 impl BackendQueue for MemoryQueue {
@@ -56,7 +64,28 @@ impl BackendQueue for MemoryQueue {
                 self.memory.write(offset, data.filled());
                 (Completion::OK, Data::None)
             }
+            (IoOpcode::Compare, Some(data)) => {
+                (compared(self.memory.equals(offset, data.filled())), Data::None)
+            }
+            (IoOpcode::WriteZeroes, _) => {
+                (self.deallocate(command.lba, command.blocks.into()).await, Data::None)
+            }
             _ => (Completion::OK, Data::None),
         }
+    }
+
+    /// Nothing long runs on a reactor: a large range goes in pieces, with others in between.
+    async fn deallocate(&self, lba: Lba, blocks: u64) -> Completion {
+        let mut offset = self.geometry.offset(lba) as usize;
+        let end = offset + (blocks * u64::from(self.geometry.lba_size)) as usize;
+        while offset < end {
+            let piece = PIECE.min(end - offset);
+            self.memory.zero(offset, piece);
+            offset += piece;
+            if offset < end {
+                self.reactor.yield_now().await;
+            }
+        }
+        Completion::OK
     }
 }

@@ -1,7 +1,7 @@
 //! A namespace without a medium, for measuring everything else: reads are zeroes, writes are forgotten.
 
-use crate::{Backend, BackendQueue, Geometry};
-use nvme::{Completion, IoCommand, IoOpcode};
+use crate::{Backend, BackendQueue, Geometry, compared};
+use nvme::{Completion, IoCommand, IoOpcode, Lba};
 use reactor::{Data, DataBuffer, Reactor};
 use std::io;
 
@@ -41,10 +41,17 @@ pub struct NullQueue {
 }
 
 impl BackendQueue for NullQueue {
-    async fn execute(&self, command: &IoCommand<'_>, _data: Option<DataBuffer>) -> (Completion, Data) {
+    async fn execute(&self, command: &IoCommand<'_>, data: Option<DataBuffer>) -> (Completion, Data) {
         match command.opcode {
             IoOpcode::Read => (Completion::OK, Data::Zeroes(command.byte_len(self.lba_size) as u32)),
+            IoOpcode::Compare => {
+                (compared(data.is_none_or(|data| data.filled().iter().all(|byte| *byte == 0))), Data::None)
+            }
             _ => (Completion::OK, Data::None),
         }
+    }
+
+    async fn deallocate(&self, _lba: Lba, _blocks: u64) -> Completion {
+        Completion::OK
     }
 }

@@ -16,8 +16,9 @@ use nvme::{
     identify::{
         self, IDENTIFY_LEN, IdentifyCommand, IdentifyController, IdentifyNamespace,
         IdentifyNamespaceIndependent, LbaFormat, NamespaceDescriptors, attributes, cns, command_set,
-        controller_type, firmware_updates, independent_features, log_attributes, multipath,
-        namespace_attributes, namespace_sharing, namespace_status, sgl_support, volatile_write_cache,
+        controller_type, deallocate, firmware_updates, independent_features, log_attributes, multipath,
+        namespace_attributes, namespace_sharing, namespace_status, nvm_commands, sgl_support,
+        volatile_write_cache,
     },
 };
 use transports::QueuePair as TransportQueuePair;
@@ -111,6 +112,8 @@ fn io_controller(controller: &Controller, limits: &Limits) -> IdentifyController
     page.sqe_size = 0x66;
     page.cqe_size = 0x44;
     page.namespace_count = MAX_NSID.into();
+    page.optional_nvm_commands =
+        (nvm_commands::COMPARE | nvm_commands::DATASET_MANAGEMENT | nvm_commands::WRITE_ZEROES).into();
     page.max_namespaces = MAX_NSID.into();
     let cached =
         if controller.subsystem.has_volatile_write_cache() { volatile_write_cache::PRESENT } else { 0 };
@@ -128,6 +131,7 @@ fn namespace(namespace: &Namespace) -> IdentifyNamespace {
     page.capacity = geometry.lba_count.into();
     page.utilization = geometry.lba_count.into();
     page.sharing = namespace_sharing::SHARED;
+    page.deallocate_features = deallocate::READS_ZEROS | deallocate::WRITE_ZEROES;
     page.nguid = namespace.nguid;
     page.attributes = if namespace.read_only { namespace_attributes::WRITE_PROTECTED } else { 0 };
     page.lba_formats[0] = LbaFormat {

@@ -9,10 +9,23 @@ use crate::{
     queue_pair::{self, QueuePair},
 };
 use backends::BackendQueue;
-use nvme::{Completion, IoCommand, IoOpcode, Nsid, Sqe, Status};
+use nvme::{
+    Completion, IoCommand, IoOpcode, Nsid, Sqe, Status,
+    io::{DatasetManagement, DatasetRange},
+};
 use reactor::{BufferClass, Data, DataBuffer};
 use std::rc::Rc;
 use transports::{Capsule, FetchError, QueuePair as TransportQueuePair, Slot};
+
+/// The I/O commands namespaces support: what ONCS and the effects log report.
+pub const SUPPORTED: &[IoOpcode] = &[
+    IoOpcode::Flush,
+    IoOpcode::Write,
+    IoOpcode::Read,
+    IoOpcode::Compare,
+    IoOpcode::WriteZeroes,
+    IoOpcode::DatasetManagement,
+];
 
 /// Why a command has no completion, or a failed one.
 pub enum Failure {
@@ -67,17 +80,17 @@ async fn execute<Q: TransportQueuePair>(
     }
     let command = IoCommand::parse(sqe)?;
     let namespace = admit(pair, &command)?;
+    if command.opcode == IoOpcode::DatasetManagement {
+        return dataset_management(pair, &command, namespace, data, token).await;
+    }
     let len = transfer_len(&command, namespace);
     let to_host = command.opcode == IoOpcode::Read;
     queue_pair::check_transfer(sqe, len, to_host, data.is_some())?;
-    check_range(pair, &command, namespace, len)?;
-    let data = match data {
-        None if len > 0 && !to_host => {
-            let buffer = pair.local.reactor.buffer(len as usize, BufferClass::Io).await;
-            Some(pair.transport.fetch(token, buffer, len as usize).await?)
-        }
-        data => data,
-    };
+    if !command.is_within(namespace.geometry.lba_count) {
+        return Err(Status::LBA_OUT_OF_RANGE.dnr().into());
+    }
+    check_size(pair, len)?;
+    let data = if len > 0 && !to_host { Some(data_in(pair, data, token, len as usize).await?) } else { None };
     let (completion, data) = namespace.queue.execute(&command, data).await;
     if completion.status.is_success() {
         count(pair, &command, namespace, len);
@@ -85,44 +98,90 @@ async fn execute<Q: TransportQueuePair>(
     Ok((completion, data))
 }
 
+/// The data of a command: what came with it, or fetched from the host.
+#[allow(
+    clippy::manual_async_fn,
+    reason = "an `async fn` holds its arguments twice, in the memory of every slot"
+)]
+fn data_in<'a, Q: TransportQueuePair>(
+    pair: &'a QueuePair<Q>,
+    data: Option<DataBuffer>,
+    token: &'a mut Q::Token,
+    len: usize,
+) -> impl Future<Output = Result<DataBuffer, Failure>> + 'a {
+    async move {
+        if let Some(data) = data {
+            return Ok(data);
+        }
+        let buffer = pair.local.reactor.buffer(len, BufferClass::Io).await;
+        Ok(pair.transport.fetch(token, buffer, len).await?)
+    }
+}
+
+/// Dataset Management: deallocates ranges. All are checked before the first is touched; other attributes are hints that
+/// nothing follows from. Hosts may send more bytes than the ranges take (Linux always sends 4096).
+#[allow(
+    clippy::manual_async_fn,
+    reason = "an `async fn` holds its arguments twice, in the memory of every slot"
+)]
+fn dataset_management<'a, Q: TransportQueuePair>(
+    pair: &'a QueuePair<Q>,
+    command: &'a IoCommand<'_>,
+    namespace: &'a LocalNamespace,
+    data: Option<DataBuffer>,
+    token: &'a mut Q::Token,
+) -> impl Future<Output = Result<(Completion, Data), Failure>> + 'a {
+    async move {
+        let wanted = DatasetManagement::parse(command.raw);
+        let len = command.raw.sgl().length as usize;
+        if len < wanted.data_len() {
+            return Err(Status::DATA_SGL_LENGTH_INVALID.dnr().into());
+        }
+        queue_pair::check_transfer(command.raw, len as u64, false, data.is_some())?;
+        check_size(pair, len as u64)?;
+        let data = data_in(pair, data, token, len).await?;
+        let (ranges, _) = data.filled()[..wanted.data_len()].as_chunks();
+        if !ranges.iter().all(|range| DatasetRange::parse(range).is_within(namespace.geometry.lba_count)) {
+            return Err(Status::LBA_OUT_OF_RANGE.dnr().into());
+        }
+        for range in ranges.iter().map(DatasetRange::parse).filter(|r| wanted.deallocate && r.blocks > 0) {
+            let completion = namespace.queue.deallocate(range.lba, range.blocks.into()).await;
+            if !completion.status.is_success() {
+                return Ok((completion, Data::None));
+            }
+        }
+        Ok((Completion::OK, Data::None))
+    }
+}
+
 /// Whether this command may be executed on its namespace.
 fn admit<'a, Q: TransportQueuePair>(
     pair: &'a QueuePair<Q>,
     command: &IoCommand<'_>,
 ) -> Result<&'a LocalNamespace, Status> {
-    let writes = match command.opcode {
-        IoOpcode::Read => false,
-        IoOpcode::Write | IoOpcode::Flush => true,
-        _ => return Err(Status::INVALID_OPCODE.dnr()),
-    };
+    if !SUPPORTED.contains(&command.opcode) {
+        return Err(Status::INVALID_OPCODE.dnr());
+    }
     // All namespaces at once is for Flush only, and we say that we cannot (VWC bits 2:1).
     if command.nsid == Nsid::NONE || command.nsid == Nsid::ALL {
         return Err(Status::INVALID_NAMESPACE.dnr());
     }
     let namespace = pair.namespaces.get(command.nsid).ok_or(Status::INVALID_NAMESPACE.dnr())?;
-    if writes && namespace.read_only && command.opcode != IoOpcode::Flush {
+    let reads = matches!(command.opcode, IoOpcode::Read | IoOpcode::Compare | IoOpcode::Flush);
+    if namespace.read_only && !reads {
         return Err(Status::NAMESPACE_WRITE_PROTECTED.dnr());
     }
     Ok(namespace)
 }
 
+/// Bytes that travel with a command; Write Zeroes has a range but no data.
 fn transfer_len(command: &IoCommand<'_>, namespace: &LocalNamespace) -> u64 {
-    command.byte_len(namespace.geometry.lba_size)
+    if command.opcode == IoOpcode::WriteZeroes { 0 } else { command.byte_len(namespace.geometry.lba_size) }
 }
 
-fn check_range<Q: TransportQueuePair>(
-    pair: &QueuePair<Q>,
-    command: &IoCommand<'_>,
-    namespace: &LocalNamespace,
-    len: u64,
-) -> Result<(), Status> {
-    if !command.is_within(namespace.geometry.lba_count) {
-        return Err(Status::LBA_OUT_OF_RANGE.dnr());
-    }
-    if len > u64::from(pair.local.target.limits.max_transfer_bytes) {
-        return Err(Status::INVALID_FIELD.dnr());
-    }
-    Ok(())
+fn check_size<Q: TransportQueuePair>(pair: &QueuePair<Q>, len: u64) -> Result<(), Status> {
+    let fits = len <= u64::from(pair.local.target.limits.max_transfer_bytes);
+    if fits { Ok(()) } else { Err(Status::INVALID_FIELD.dnr()) }
 }
 
 fn count<Q: TransportQueuePair>(

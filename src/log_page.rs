@@ -2,7 +2,7 @@
 //!
 //! Base specification, "Get Log Page command".
 
-use crate::{admin, admin::Answer, queue_pair::QueuePair, subsystem::Subsystem, target::FIRMWARE};
+use crate::{admin, admin::Answer, io, queue_pair::QueuePair, subsystem::Subsystem, target::FIRMWARE};
 use nvme::{
     IoOpcode, Sqe, Status,
     identify::command_set,
@@ -63,8 +63,9 @@ fn effects() -> EffectsLog {
     for opcode in admin::SUPPORTED {
         page.add_admin(opcode.code(), effect::SUPPORTED);
     }
-    page.add_io(IoOpcode::Flush.code(), effect::SUPPORTED);
-    page.add_io(IoOpcode::Read.code(), effect::SUPPORTED);
-    page.add_io(IoOpcode::Write.code(), effect::SUPPORTED | effect::BLOCK_CONTENT);
+    for opcode in io::SUPPORTED {
+        let changes = matches!(opcode, IoOpcode::Write | IoOpcode::WriteZeroes | IoOpcode::DatasetManagement);
+        page.add_io(opcode.code(), effect::SUPPORTED | if changes { effect::BLOCK_CONTENT } else { 0 });
+    }
     page
 }

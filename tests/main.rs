@@ -14,5 +14,6 @@ mod identify;
 mod io;
 mod lifecycle;
 mod metrics;
+mod ranges;
 mod stalled;
 mod tidy;

@@ -65,6 +65,70 @@ impl<'a> IoCommand<'a> {
     }
 }
 
+/// What Dataset Management (opcode 09h) asks for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct DatasetManagement {
+    /// Number of ranges (NR), CDW10 bits 7:0 plus one; 1 to 256.
+    pub ranges: u32,
+    /// Deallocate (AD), CDW11 bit 2. The other attributes are hints.
+    pub deallocate: bool,
+}
+
+impl DatasetManagement {
+    /// Reads the command's own fields.
+    #[must_use]
+    pub fn parse(sqe: &Sqe) -> Self {
+        Self { ranges: (sqe.cdw(10) & 0xff) + 1, deallocate: sqe.cdw(11) & 1 << 2 != 0 }
+    }
+
+    /// Bytes of all range descriptors. A host may send more.
+    #[must_use]
+    pub const fn data_len(self) -> usize {
+        self.ranges as usize * DatasetRange::LEN
+    }
+}
+
+/// A range of Dataset Management.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct DatasetRange {
+    /// First block (SLBA), bytes 15:8.
+    pub lba: Lba,
+    /// Number of blocks (NLB), bytes 7:4; 1's based on the wire too, 0 for none.
+    pub blocks: u32,
+}
+
+impl DatasetRange {
+    /// Bytes of a range descriptor.
+    pub const LEN: usize = 16;
+
+    /// Reads a range descriptor. Its context attributes (bytes 3:0) are hints.
+    #[must_use]
+    pub fn parse(bytes: &[u8; Self::LEN]) -> Self {
+        let [_, _, _, _, n0, n1, n2, n3, l @ ..] = *bytes;
+        Self { lba: Lba(u64::from_le_bytes(l)), blocks: u32::from_le_bytes([n0, n1, n2, n3]) }
+    }
+
+    /// Whether the range ends within a namespace of `lba_count` blocks.
+    #[must_use]
+    pub const fn is_within(self, lba_count: u64) -> bool {
+        match self.lba.0.checked_add(self.blocks as u64) {
+            Some(end) => end <= lba_count,
+            None => false,
+        }
+    }
+}
+
+/// Deallocate (DEAC) of Write Zeroes, CDW12 bit 25.
+const DEALLOCATE: u32 = 1 << 25;
+
+impl IoCommand<'_> {
+    /// Whether Write Zeroes asks to deallocate the blocks too.
+    #[must_use]
+    pub fn deallocates(&self) -> bool {
+        self.opcode == IoOpcode::WriteZeroes && self.raw.cdw(12) & DEALLOCATE != 0
+    }
+}
+
 /// Commands with SLBA in CDW10/11 and NLB in CDW12.
 const fn has_range(opcode: IoOpcode) -> bool {
     matches!(
@@ -154,6 +218,15 @@ mod tests {
     }
 
     proptest! {
+        #[test]
+        fn dataset_ranges(bytes: [u8; 16], count: u64) {
+            let range = DatasetRange::parse(&bytes);
+            prop_assert_eq!(&bytes[4..8], &range.blocks.to_le_bytes());
+            prop_assert_eq!(&bytes[8..], &range.lba.0.to_le_bytes());
+            let end = u128::from(range.lba.0) + u128::from(range.blocks);
+            prop_assert_eq!(range.is_within(count), end <= u128::from(count));
+        }
+
         #[test]
         fn round_trip(nsid: u32, lba: u64, blocks in 1_u32..=0x1_0000, fua: bool, count: u64) {
             let sqe = IoCommand::encode(IoOpcode::Read, Nsid(nsid), Lba(lba), blocks, fua);

@@ -190,6 +190,26 @@ impl Reactor {
         }
     }
 
+    /// Makes a range of a file zero: as a hole, or keeping its space. Fails with `Unsupported` where the file system cannot.
+    pub async fn zero_at(&self, file: &Rc<OwnedFd>, offset: u64, len: u64, hole: bool) -> io::Result<()> {
+        let how = if hole { libc::FALLOC_FL_PUNCH_HOLE } else { libc::FALLOC_FL_ZERO_RANGE };
+        loop {
+            let mode = how | libc::FALLOC_FL_KEEP_SIZE;
+            let entry = opcode::Fallocate::new(fd(file), len).offset(offset).mode(mode).build();
+            // SAFETY: no memory is named.
+            let operation = unsafe {
+                Operation::start(&self.core, Some(file.clone()), Brings::Nothing, Keep::None, |_| entry)
+            };
+            match operation.await.result {
+                Err(error) if interrupted(&error) => {}
+                Err(error) if error.raw_os_error() == Some(libc::EOPNOTSUPP) => {
+                    return Err(io::ErrorKind::Unsupported.into());
+                }
+                result => return result.map(drop),
+            }
+        }
+    }
+
     /// Repeats an operation on a data buffer until `len` bytes are done; an operation that does none ends it with `end`.
     ///
     /// # Safety

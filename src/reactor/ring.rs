@@ -64,6 +64,7 @@ const NEEDED: &[(u8, &str)] = &[
     (opcode::ReadFixed::CODE, "READ_FIXED"),
     (opcode::WriteFixed::CODE, "WRITE_FIXED"),
     (opcode::Fsync::CODE, "FSYNC"),
+    (opcode::Fallocate::CODE, "FALLOCATE"),
     (opcode::AsyncCancel::CODE, "ASYNC_CANCEL"),
     (opcode::UringCmd80::CODE, "URING_CMD"),
 ];

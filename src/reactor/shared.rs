@@ -98,6 +98,47 @@ impl SharedMemory {
     }
 }
 
+impl SharedMemory {
+    /// Makes `len` bytes at `offset` zero. Whole pages go back to the system, so that they take no memory any more.
+    ///
+    /// # Panics
+    /// When the range does not lie inside.
+    pub fn zero(&self, offset: usize, len: usize) {
+        assert!(offset.checked_add(len).is_some_and(|end| end <= self.len()), "zeroes outside of the memory");
+        let (from, to) = (offset.next_multiple_of(crate::PAGE), (offset + len) / crate::PAGE * crate::PAGE);
+        let fill = |from: usize, to: usize| {
+            // SAFETY: inside the range that was checked.
+            unsafe { ptr::write_bytes(self.mapping.base().add(from), 0, to - from) };
+        };
+        if from >= to {
+            fill(offset, offset + len);
+            return;
+        }
+        fill(offset, from);
+        fill(to, offset + len);
+        // SAFETY: whole pages of this mapping, which is anonymous and private: they read as zeroes afterwards.
+        let advised =
+            unsafe { libc::madvise(self.mapping.base().add(from).cast(), to - from, libc::MADV_DONTNEED) };
+        if advised != 0 {
+            fill(from, to);
+        }
+    }
+
+    /// Whether the bytes at `offset` are those of `other`.
+    ///
+    /// # Panics
+    /// When the range does not lie inside.
+    pub fn equals(&self, offset: usize, other: &[u8]) -> bool {
+        // Piece by piece through a copy: a reference to memory that others write must not exist.
+        let mut piece = [0; 4096];
+        other.chunks(piece.len()).enumerate().all(|(index, chunk)| {
+            let piece = &mut piece[..chunk.len()];
+            self.read(offset + index * 4096, piece);
+            piece == chunk
+        })
+    }
+}
+
 /// A reactor's handle to a memory: cloning it touches no count that other threads use.
 #[allow(
     clippy::redundant_allocation,
@@ -163,6 +204,21 @@ mod tests {
         let mut out = [1u8; 200];
         bytes.copy_to(&mut out);
         assert!(out[..96].iter().all(|b| *b == 0) && out[96..].iter().all(|b| *b == 7));
+    }
+
+    #[test]
+    fn zeroed_bytes_are_zero_and_their_neighbours_untouched() {
+        let memory = SharedMemory::new(64 << 10).unwrap();
+        for (offset, len) in [(0, 1), (5, 4091), (100, 300), (4096, 8192), (4000, 20_000), (0, 64 << 10)] {
+            memory.write(0, &[9; 64 << 10]);
+            memory.zero(offset, len);
+            let mut all = vec![1; 64 << 10];
+            memory.read(0, &mut all);
+            let right = |(i, b): (usize, &u8)| *b == if (offset..offset + len).contains(&i) { 0 } else { 9 };
+            assert!(all.iter().enumerate().all(right), "{len} bytes at {offset}");
+        }
+        memory.write(0, &[7; 10_000]);
+        assert!(memory.equals(0, &[7; 10_000]) && !memory.equals(1, &[7; 10_000]));
     }
 
     #[test]

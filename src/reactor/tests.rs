@@ -129,6 +129,7 @@ fn a_future_dropped_at_any_await_leaves_nothing_behind() {
         r.write_at(&temporary_file(), buffer, 0, false).await
     });
     drop_in_flight("sync_data", |r, _socket| async move { r.sync_data(&temporary_file()).await });
+    drop_in_flight("zero_at", |r, _socket| async move { r.zero_at(&temporary_file(), 0, 4096, true).await });
     drop_in_flight("sleep", |r, _socket| async move { r.sleep(Duration::from_secs(3600)).await });
     drop_in_flight("accept", |r, _socket| async move {
         let listener = Rc::new(system::listen("127.0.0.1:0".parse().unwrap()).unwrap());
