@@ -14,6 +14,7 @@ mod identify;
 mod io;
 mod lifecycle;
 mod metrics;
+mod pressure;
 mod ranges;
 mod stalled;
 mod tidy;
