@@ -268,11 +268,17 @@ impl IoQueue {
 /// Runs a dialogue to its end on a ring of its own.
 #[track_caller]
 pub fn run<F: Future<Output = Result<(), Failure>>>(dialogue: F) {
-    let result = tokio_uring::start(async { tokio::time::timeout(LIMIT * 6, dialogue).await });
+    run_for(LIMIT * 6, dialogue);
+}
+
+/// The same for a dialogue that may take longer.
+#[track_caller]
+pub fn run_for<F: Future<Output = Result<(), Failure>>>(limit: Duration, dialogue: F) {
+    let result = tokio_uring::start(async { tokio::time::timeout(limit, dialogue).await });
     match result {
         Ok(Ok(())) => {}
         Ok(Err(failure)) => panic!("{failure}"),
-        Err(_) => panic!("the dialogue did not come to its end within {:?}", LIMIT * 6),
+        Err(_) => panic!("the dialogue did not come to its end within {limit:?}"),
     }
 }
 

@@ -8,6 +8,7 @@ mod connect;
 mod digests;
 mod discovery;
 mod files;
+mod fuzz;
 mod host;
 mod hostile;
 mod identify;

@@ -55,7 +55,7 @@ impl Digests {
         u8::from(self.header) | u8::from(self.data) << 1
     }
 
-    fn header_bytes(self) -> usize {
+    pub fn header_bytes(self) -> usize {
         if self.header { 4 } else { 0 }
     }
 
