@@ -182,7 +182,9 @@ impl Core {
 
     /// Waits for the ring as the state of things asks: not at all, polling, or asleep.
     fn wait(&self) {
-        if self.executor.has_ready() || !self.deferred.borrow().is_empty() {
+        // A message may have asked to stop: sleeping now could be for ever.
+        let awake = self.executor.has_ready() || !self.deferred.borrow().is_empty() || self.stopping.get();
+        if awake {
             if self.ring_has_work() {
                 self.enter(None, false);
             }

@@ -202,6 +202,18 @@ fn timers_fire_in_order_and_other_threads_get_in() {
     assert_eq!(order, [10, 20, 30]);
 }
 
+/// Without polling there is no grace between the message and the sleep after it.
+#[test]
+fn a_message_can_stop_a_reactor_that_never_polls() {
+    for _ in 0..50 {
+        let options = Options { buffers: 8 << 20, poll: Duration::ZERO, ..Options::default() };
+        let thread = crate::start(options, |_| {}).unwrap();
+        std::thread::sleep(Duration::from_millis(2));
+        thread.mailbox.send(Reactor::stop);
+        thread.join().unwrap();
+    }
+}
+
 #[test]
 fn an_idle_reactor_sleeps() {
     let r = reactor();
