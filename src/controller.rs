@@ -3,6 +3,7 @@
 //! A controller is shared by the reactors its queue pairs live on. Its lock is taken when something changes (a queue pair
 //! comes or goes, a property or feature is set), never on the way of an I/O command.
 
+use crate::error_log::ErrorLog;
 use crate::local;
 use crate::subsystem::{Subsystem, SubsystemKind};
 use nvme::{
@@ -90,6 +91,8 @@ pub struct Controller {
     pub local_address: SocketAddr,
     /// The port it connected to.
     pub port_id: u16,
+    /// Its latest failed commands.
+    pub errors: ErrorLog,
     keep_alive_ms: AtomicU32,
     ended: AtomicBool,
     state: Mutex<State>,
@@ -105,6 +108,7 @@ impl Controller {
             host_id: new.host_id,
             local_address: new.local_address,
             port_id: new.port_id,
+            errors: ErrorLog::default(),
             keep_alive_ms: AtomicU32::new(round_keep_alive(new.keep_alive_ms)),
             ended: AtomicBool::new(false),
             state: Mutex::new(State {

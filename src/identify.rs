@@ -6,7 +6,7 @@ use crate::{
     admin::{Answer, MAX_ABORTS, MAX_EVENT_REQUESTS},
     config::{Limits, MAX_NSID},
     controller::Controller,
-    fabrics,
+    error_log, fabrics,
     namespace::Namespace,
     queue_pair::QueuePair,
     target::FIRMWARE,
@@ -109,6 +109,7 @@ fn io_controller(controller: &Controller, limits: &Limits) -> IdentifyController
     page.abort_limit = MAX_ABORTS - 1;
     page.firmware_updates = firmware_updates::SLOT_1_READ_ONLY | firmware_updates::ONE_SLOT;
     page.log_page_attributes = log_attributes::EFFECTS | log_attributes::EXTENDED_DATA;
+    page.error_log_entries = (error_log::ENTRIES - 1) as u8;
     page.sqe_size = 0x66;
     page.cqe_size = 0x44;
     page.namespace_count = MAX_NSID.into();

@@ -18,7 +18,7 @@
 //! | For | Look in |
 //! |---|---|
 //! | Read, Write, Flush and any other I/O command | [`io`] |
-//! | admin commands | [`admin`], and one file each for [`identify`], [`features`], [`log_page`] |
+//! | admin commands | [`admin`], and one file each for [`identify`], [`features`], [`log_page`], [`error_log`] |
 //! | Connect, properties | [`fabrics`], [`controller`] |
 //! | discovery | [`discovery`] |
 //! | what exists: ports, subsystems, namespaces | [`target`], [`subsystem`], [`namespace`] |
@@ -33,6 +33,7 @@ pub mod control;
 pub mod controller;
 pub mod daemon;
 pub mod discovery;
+pub mod error_log;
 pub mod exporter;
 pub mod fabrics;
 pub mod features;

@@ -6,7 +6,7 @@ use crate::{admin, admin::Answer, io, queue_pair::QueuePair, subsystem::Subsyste
 use nvme::{
     IoOpcode, Sqe, Status,
     identify::command_set,
-    log_page::{EffectsLog, ErrorLogEntry, FirmwareSlotLog, GetLogPage, SmartLog, effect, log_id},
+    log_page::{EffectsLog, FirmwareSlotLog, GetLogPage, SmartLog, effect, log_id},
 };
 use transports::QueuePair as TransportQueuePair;
 
@@ -18,9 +18,8 @@ pub fn execute<Q: TransportQueuePair>(pair: &QueuePair<Q>, sqe: &Sqe) -> Result<
     let command = GetLogPage::parse(sqe);
     let subsystem = &pair.controller.subsystem;
     let bytes = match command.id {
-        // One entry, unused: no command has failed in a way that it would explain.
-        log_id::ERROR_INFORMATION => ErrorLogEntry::new_zeroed().as_bytes().to_vec(),
-        log_id::SMART => health(subsystem).as_bytes().to_vec(),
+        log_id::ERROR_INFORMATION => pair.controller.errors.page(),
+        log_id::SMART => health(subsystem, pair.controller.errors.count()).as_bytes().to_vec(),
         log_id::FIRMWARE_SLOT => FirmwareSlotLog::single(FIRMWARE).as_bytes().to_vec(),
         log_id::EFFECTS if command.csi == command_set::NVM => effects().as_bytes().to_vec(),
         _ => return Err(Status::INVALID_LOG_PAGE.dnr()),
@@ -37,8 +36,8 @@ pub fn cut(command: &GetLogPage, bytes: Vec<u8>) -> Result<Answer, Status> {
     Ok(Answer::Bytes { bytes, offset: command.offset, len })
 }
 
-/// Health of the subsystem: what its namespaces read and wrote since the start. There is nothing that wears.
-fn health(subsystem: &Subsystem) -> SmartLog {
+/// Health of the subsystem: what its namespaces read and wrote since the start, and this controller's failed commands. There is nothing that wears.
+fn health(subsystem: &Subsystem, errors: u64) -> SmartLog {
     let mut page = SmartLog::new_zeroed();
     let totals = subsystem.namespaces.iter().map(|n| n.totals());
     let (mut reads, mut read_bytes, mut writes, mut written_bytes) = (0, 0, 0, 0);
@@ -54,6 +53,7 @@ fn health(subsystem: &Subsystem) -> SmartLog {
     page.data_units_written = wide(written_bytes.div_ceil(DATA_UNIT));
     page.host_read_commands = wide(reads);
     page.host_write_commands = wide(writes);
+    page.error_log_entries = wide(errors);
     page
 }
 

@@ -152,3 +152,31 @@ fn queues_are_not_created_by_commands() {
     });
     target.stop();
 }
+
+/// Newest first, with what a person needs to find the command; the health log counts them.
+#[test]
+fn failed_commands_are_in_the_error_log() {
+    let target = Target::configured(&one_memory());
+    run(async {
+        let host = Host::connect(&target, ONE_NQN, Options::default()).await?;
+        let io = host.io_queue(1, 16).await?;
+        let entries = usize::from(host.identify(0x01, 0).await?[262]) + 1;
+        assert!(host.log(0x01, entries * 64, 0).await?.iter().all(|byte| *byte == 0));
+        io.queue.execute(&Command::read(1, 1 << 40, 1, 512)).await.fails_with(LBA_OUT_OF_RANGE, true);
+        io.queue.execute(&Command::flush(9)).await.fails_with(INVALID_NAMESPACE, true);
+        let log = host.log(0x01, entries * 64, 0).await?;
+        for (at, count, nsid, lba, status) in
+            [(0, 2, 9, 0, INVALID_NAMESPACE), (64, 1, 1, 1 << 40, LBA_OUT_OF_RANGE)]
+        {
+            let entry = &log[at..at + 64];
+            assert_eq!(u64_at(entry, 0), count);
+            assert_eq!(u16_at(entry, 8), 1, "SQID");
+            assert_eq!(u16_at(entry, 12) >> 1 & 0x7ff, status);
+            assert_eq!((u32_at(entry, 24), u64_at(entry, 16)), (nsid, lba));
+        }
+        assert!(log[128..].iter().all(|byte| *byte == 0));
+        assert_eq!(u64_at(&host.log(0x02, 512, 0).await?, 176), 2, "error log entries in the health log");
+        Ok(())
+    });
+    target.stop();
+}
