@@ -8,9 +8,14 @@ use crate::{
     log_page,
     queue_pair::{self, QueuePair},
 };
-use nvme::{AdminOpcode, Completion, DataDirection, Sqe, Status};
-use reactor::{BufferClass, Data, DataBuffer};
-use std::rc::Rc;
+use futures::future::{Either, select};
+use nvme::{AdminOpcode, Cid, Completion, DataDirection, Qid, Sqe, Status};
+use reactor::{BufferClass, Data, DataBuffer, Signal};
+use std::{
+    cell::{Cell, RefCell},
+    pin::pin,
+    rc::Rc,
+};
 use transports::{QueuePair as TransportQueuePair, Slot};
 
 /// Asynchronous Event Requests a controller holds (AERL, 1's based).
@@ -98,13 +103,12 @@ async fn execute<Q: TransportQueuePair>(
         return Err(Status::DATA_SGL_LENGTH_INVALID.dnr().into());
     }
     let answer = match opcode {
-        AdminOpcode::AsyncEventRequest => return wait_for_event(pair).await,
+        AdminOpcode::AsyncEventRequest => return wait_for_event(pair, sqe.cid()).await,
         AdminOpcode::KeepAlive if pair.controller.keep_alive_ms() == 0 && !discovery => {
             return Err(Status::KEEP_ALIVE_TIMEOUT_INVALID.dnr().into());
         }
         AdminOpcode::KeepAlive => Completion::OK.into(),
-        // Bit 0 of DW0: not aborted. Commands here end by themselves soon, or are waits that only a reset ends.
-        AdminOpcode::Abort => Completion::success(1).into(),
+        AdminOpcode::Abort => abort(pair, sqe).into(),
         AdminOpcode::Identify if discovery => discovery::identify(pair, sqe)?,
         AdminOpcode::Identify => identify::execute(pair, sqe)?,
         AdminOpcode::GetLogPage if discovery => discovery::log_page(pair, sqe)?,
@@ -140,13 +144,63 @@ async fn deliver<Q: TransportQueuePair>(
     Ok((Completion::OK, Data::Arena(buffer)))
 }
 
-/// Holds an Asynchronous Event Request: it costs a slot and nothing else, for hours. Nothing raises an event yet
-/// (Identify says so: OAES is 0), so it waits until the queue pair ends, and is then dropped without a completion.
-async fn wait_for_event<Q: TransportQueuePair>(pair: &QueuePair<Q>) -> Result<(Completion, Data), Failure> {
-    if pair.waiting_events.get() >= MAX_EVENT_REQUESTS {
-        return Err(Status::AER_LIMIT_EXCEEDED.dnr().into());
+/// Abort. What waits for an event is aborted; everything else is executing and ends by itself, and is said to be not aborted
+/// (bit 0 of DW0).
+fn abort<Q: TransportQueuePair>(pair: &QueuePair<Q>, sqe: &Sqe) -> Completion {
+    let [sq_low, sq_high, cid_low, cid_high] = sqe.cdw(10).to_le_bytes();
+    let (qid, cid) = (u16::from_le_bytes([sq_low, sq_high]), Cid(u16::from_le_bytes([cid_low, cid_high])));
+    let aborted = Qid(qid).is_admin() && pair.event_requests.abort(cid);
+    Completion::success(u64::from(!aborted))
+}
+
+/// The Asynchronous Event Requests that wait on an admin queue.
+#[derive(Default)]
+pub struct EventRequests {
+    waiting: RefCell<Vec<(u64, Cid)>>,
+    serial: Cell<u64>,
+    changed: Signal,
+}
+
+impl EventRequests {
+    /// Takes one in, unless there are as many as there may be.
+    fn add(&self, cid: Cid) -> Option<u64> {
+        let mut waiting = self.waiting.borrow_mut();
+        if waiting.len() >= MAX_EVENT_REQUESTS.into() {
+            return None;
+        }
+        self.serial.set(self.serial.get() + 1);
+        waiting.push((self.serial.get(), cid));
+        Some(self.serial.get())
     }
-    pair.waiting_events.set(pair.waiting_events.get() + 1);
-    pair.transport.closing().await;
-    Err(Failure::Disconnected)
+
+    fn abort(&self, cid: Cid) -> bool {
+        let mut waiting = self.waiting.borrow_mut();
+        let found = waiting.iter().position(|(_, other)| *other == cid);
+        if let Some(index) = found {
+            waiting.remove(index);
+            self.changed.notify();
+        }
+        found.is_some()
+    }
+
+    /// Waits until the request is no longer among those that wait.
+    async fn gone(&self, serial: u64) {
+        let is_gone = || self.waiting.borrow().iter().all(|(other, _)| *other != serial);
+        self.changed.wait_for(|| is_gone().then_some(())).await;
+    }
+}
+
+/// Holds an Asynchronous Event Request: it costs a slot and nothing else, for hours. Nothing raises an event yet
+/// (Identify says so: OAES is 0), so it waits until it is aborted, or until the queue pair ends: then it is dropped without a
+/// completion.
+async fn wait_for_event<Q: TransportQueuePair>(
+    pair: &QueuePair<Q>,
+    cid: Cid,
+) -> Result<(Completion, Data), Failure> {
+    let serial = pair.event_requests.add(cid).ok_or(Status::AER_LIMIT_EXCEEDED.dnr())?;
+    let (closing, gone) = (pin!(pair.transport.closing()), pin!(pair.event_requests.gone(serial)));
+    match select(closing, gone).await {
+        Either::Left(_) => Err(Failure::Disconnected),
+        Either::Right(_) => Err(Status::ABORT_REQUESTED.into()),
+    }
 }

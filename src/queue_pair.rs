@@ -47,7 +47,7 @@ pub struct QueuePair<Q> {
     /// Its number in the controller.
     pub qid: Qid,
     /// Asynchronous Event Requests that wait; only on the admin queue.
-    pub waiting_events: Cell<u8>,
+    pub event_requests: admin::EventRequests,
     id: u64,
     sq_entries: u32,
     sq_head: Cell<u32>,
@@ -268,7 +268,7 @@ fn serve<Q: TransportQueuePair>(
         controller: plan.controller,
         namespaces,
         qid,
-        waiting_events: Cell::new(0),
+        event_requests: admin::EventRequests::default(),
         id: plan.id,
         sq_entries: plan.sq_entries,
         // Connect has taken the first entry.
