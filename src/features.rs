@@ -23,8 +23,10 @@ pub fn get<Q: TransportQueuePair>(pair: &QueuePair<Q>, sqe: &Sqe) -> Result<Answ
     }
     let controller = &pair.controller;
     let io = !controller.is_discovery();
+    if let Some(value) = fixed(command.id).filter(|_| io) {
+        return Ok(Completion::success(value.into()).into());
+    }
     let value = match command.id {
-        feature::POWER_MANAGEMENT if io => 0,
         feature::VOLATILE_WRITE_CACHE if has_cache(controller) => WRITE_CACHE_ENABLED,
         feature::NUMBER_OF_QUEUES if io => granted_queues(pair).encode(),
         feature::ASYNC_EVENT_CONFIGURATION => controller.async_event_configuration(),
@@ -48,9 +50,12 @@ pub fn set<Q: TransportQueuePair>(pair: &QueuePair<Q>, sqe: &Sqe) -> Result<Answ
     }
     let controller = &pair.controller;
     let io = !controller.is_discovery();
+    if let Some(value) = fixed(command.id).filter(|_| io) {
+        // Setting the one value there is, is no error.
+        let same = value == command.cdw11;
+        return if same { Ok(Completion::OK.into()) } else { Err(Status::FEATURE_NOT_CHANGEABLE.dnr()) };
+    }
     let value = match command.id {
-        // There is one power state, and one state of the cache: the one it is in.
-        feature::POWER_MANAGEMENT if io && command.cdw11 & 0x1f == 0 => 0,
         feature::VOLATILE_WRITE_CACHE if has_cache(controller) => {
             if command.cdw11 & WRITE_CACHE_ENABLED == 0 {
                 return Err(Status::FEATURE_NOT_CHANGEABLE.dnr());
@@ -86,6 +91,21 @@ pub fn set<Q: TransportQueuePair>(pair: &QueuePair<Q>, sqe: &Sqe) -> Result<Answ
         _ => return Err(Status::INVALID_FIELD.dnr()),
     };
     Ok(Completion::success(value.into()).into())
+}
+
+/// Features every I/O controller has and of which this one can do one thing only.
+fn fixed(id: u8) -> Option<u32> {
+    match id {
+        // Queues are served in turn, without a limit on a burst (AB = 7).
+        feature::ARBITRATION => Some(7),
+        // There is one power state.
+        feature::POWER_MANAGEMENT => Some(0),
+        // No time limit on recovery (TLER), no error for deallocated blocks (DULBE): they read as zeroes.
+        feature::ERROR_RECOVERY => Some(0),
+        // Normal operation (DN): AWUN says what is atomic.
+        feature::WRITE_ATOMICITY => Some(0),
+        _ => None,
+    }
 }
 
 fn has_cache(controller: &Controller) -> bool {

@@ -182,3 +182,22 @@ fn failed_commands_are_in_the_error_log() {
     });
     target.stop();
 }
+
+/// Features that every I/O controller has, of which this one can do one thing only.
+#[test]
+fn fixed_features_say_what_they_are() {
+    let target = Target::configured(&one_memory());
+    run(async {
+        let host = Host::connect(&target, ONE_NQN, Options::default()).await?;
+        for (feature, value) in [(0x01, 7), (0x02, 0), (0x05, 0), (0x0a, 0)] {
+            let get = Command::get_features(feature).nsid(1);
+            assert_eq!(host.admin.execute(&get).await?.dw0, value, "feature {feature:02x}h");
+            host.admin.execute(&Command::set_features(feature, value)).await?;
+            let other = host.admin.execute(&Command::set_features(feature, value + 1)).await;
+            other.fails_with(0x10e, true);
+            assert_eq!(host.admin.execute(&get).await?.dw0, value);
+        }
+        Ok(())
+    });
+    target.stop();
+}
