@@ -14,9 +14,9 @@ use std::{
 };
 
 /// Buffers in the group, a power of two.
-pub(crate) const COUNT: u16 = 32;
+pub(crate) const COUNT: u16 = 16;
 /// Bytes in each.
-pub(crate) const SIZE: usize = 32 << 10;
+pub(crate) const SIZE: usize = 64 << 10;
 /// The group's number in the ring.
 pub(crate) const GROUP: u16 = 0;
 

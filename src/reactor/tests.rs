@@ -150,7 +150,7 @@ fn a_future_dropped_after_completion_gives_the_shared_buffer_back() {
             inner.sleep(Duration::from_micros(200)).await;
             drop(receive);
         }
-        // With 32 buffers and 200 drops, a leak would leave none to receive into.
+        // With 16 buffers and 200 drops, a leak would leave none to receive into.
         peer.write_all(b"end").unwrap();
         assert!(!inner.receive(&socket).await.unwrap().is_empty());
     });
