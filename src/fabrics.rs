@@ -247,7 +247,6 @@ fn plan(
             qid: command.qid,
             slots: command.sq_entries as u16 + SLOT_MARGIN,
             in_capsule: target.limits.in_capsule_bytes as usize,
-            max_transfer: target.limits.max_transfer_bytes as usize,
             sq_flow_control,
             stall_time: target.limits.data_timeout,
         },

@@ -127,9 +127,4 @@ impl Subsystem {
     pub fn remove_controller(&self, id: ControllerId) {
         self.controllers().live.remove(&id);
     }
-
-    /// How many controllers live.
-    pub fn controller_count(&self) -> usize {
-        self.controllers().live.len()
-    }
 }

@@ -139,11 +139,6 @@ impl Target {
         self.connections.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// Connections now.
-    pub fn connections(&self) -> usize {
-        self.connections.load(Ordering::Relaxed)
-    }
-
     /// Whether it is stopping.
     pub fn is_stopping(&self) -> bool {
         self.stopping.load(Ordering::Relaxed)

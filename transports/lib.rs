@@ -81,8 +81,6 @@ pub struct QueueParameters {
     pub slots: u16,
     /// Bytes of data a capsule may carry.
     pub in_capsule: usize,
-    /// The largest transfer of one command.
-    pub max_transfer: usize,
     /// The host wants SQ flow control: completions must report the head.
     pub sq_flow_control: bool,
     /// How long the host may withhold data it promised, or not read what it is sent.

@@ -41,14 +41,6 @@ impl Gather {
         }
     }
 
-    /// The memory it takes.
-    pub fn footprint(&self) -> usize {
-        size_of::<Gather>()
-            + self.vectors.capacity() * size_of::<libc::iovec>()
-            + self.headers.len()
-            + self.parts.capacity() * size_of::<Part>()
-    }
-
     /// Whether a response with these bytes of headers and of zeroes still fits.
     pub fn has_room(&self, header_bytes: usize, zeroes: usize) -> bool {
         self.headers_len + header_bytes <= self.headers.len()

@@ -458,11 +458,6 @@ impl Reactor {
     pub fn arena_use(&self) -> ArenaUse {
         self.core.arena.usage()
     }
-
-    /// The largest data buffer.
-    pub fn max_buffer(&self) -> usize {
-        self.core.arena.max_buffer()
-    }
 }
 
 /// A reactor on a thread of its own.

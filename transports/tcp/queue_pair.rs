@@ -126,15 +126,6 @@ impl TcpQueuePair {
         reactor.spawn(stall::watch(inner.clone()));
         Ok(TcpQueuePair(inner))
     }
-
-    /// Memory this queue pair takes for itself, slots of the pipeline excluded.
-    pub fn footprint(&self) -> usize {
-        let slots = self.0.slots.borrow();
-        size_of::<Inner>()
-            + slots.all.len() * size_of::<SlotState>()
-            + slots.free.capacity() * size_of::<Slot>()
-            + self.0.send.footprint()
-    }
 }
 
 impl Inner {

@@ -47,11 +47,6 @@ impl SendState {
         }
     }
 
-    pub(super) fn footprint(&self) -> usize {
-        // The spare may be in flight; it is as large as the other.
-        2 * self.filling.borrow().footprint()
-    }
-
     /// Lets the send loop look again.
     pub(super) fn wake(&self) {
         if let Some(waker) = self.waker.take() {
