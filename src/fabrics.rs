@@ -326,7 +326,7 @@ fn set_property<Q: TransportQueuePair>(
 
 /// Brings what was written to stable storage before a shutdown is reported complete.
 async fn flush_all<Q: TransportQueuePair>(pair: &QueuePair<Q>) {
-    for namespace in pair.namespaces.iter().filter(|n| n.geometry.volatile_write_cache) {
+    for namespace in pair.namespaces.iter().filter(|n| n.geometry().volatile_write_cache) {
         let sqe = Sqe::new(IoOpcode::Flush.code());
         let Ok(flush) = IoCommand::parse(&sqe) else { continue };
         let flush = IoCommand { nsid: Nsid::ALL, ..flush };

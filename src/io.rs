@@ -86,7 +86,7 @@ async fn execute<Q: TransportQueuePair>(
     let len = transfer_len(&command, namespace);
     let to_host = command.opcode == IoOpcode::Read;
     queue_pair::check_transfer(sqe, len, to_host, data.is_some())?;
-    if !command.is_within(namespace.geometry.lba_count) {
+    if !command.is_within(namespace.geometry().lba_count) {
         return Err(Status::LBA_OUT_OF_RANGE.dnr().into());
     }
     check_size(pair, len)?;
@@ -141,7 +141,7 @@ fn dataset_management<'a, Q: TransportQueuePair>(
         check_size(pair, len as u64)?;
         let data = data_in(pair, data, token, len).await?;
         let (ranges, _) = data.filled()[..wanted.data_len()].as_chunks();
-        if !ranges.iter().all(|range| DatasetRange::parse(range).is_within(namespace.geometry.lba_count)) {
+        if !ranges.iter().all(|range| DatasetRange::parse(range).is_within(namespace.geometry().lba_count)) {
             return Err(Status::LBA_OUT_OF_RANGE.dnr().into());
         }
         for range in ranges.iter().map(DatasetRange::parse).filter(|r| wanted.deallocate && r.blocks > 0) {
@@ -176,7 +176,7 @@ fn admit<'a, Q: TransportQueuePair>(
 
 /// Bytes that travel with a command; Write Zeroes has a range but no data.
 fn transfer_len(command: &IoCommand<'_>, namespace: &LocalNamespace) -> u64 {
-    if command.opcode == IoOpcode::WriteZeroes { 0 } else { command.byte_len(namespace.geometry.lba_size) }
+    if command.opcode == IoOpcode::WriteZeroes { 0 } else { command.byte_len(namespace.geometry().lba_size) }
 }
 
 fn check_size<Q: TransportQueuePair>(pair: &QueuePair<Q>, len: u64) -> Result<(), Status> {

@@ -5,6 +5,7 @@ use backends::{Backend, File, FileError, Geometry, Memory, Null, Storage, Storag
 use nvme::{Nsid, Uuid};
 use reactor::Reactor;
 use std::{
+    cell::Cell,
     fmt, io,
     rc::Rc,
     sync::{
@@ -135,14 +136,20 @@ impl Namespace {
 
 /// What one reactor keeps of a namespace.
 pub struct LocalNamespace {
-    /// Its shape, at hand for every command.
-    pub geometry: Geometry,
+    geometry: Cell<Geometry>,
     /// Hosts may not write.
     pub read_only: bool,
     /// The way to its storage.
     pub queue: StorageQueue,
     /// Counted here.
     pub cells: Arc<IoCells>,
+}
+
+impl LocalNamespace {
+    /// Its shape now, at hand for every command. The size of a block never changes, the number of blocks may.
+    pub fn geometry(&self) -> Geometry {
+        self.geometry.get()
+    }
 }
 
 /// The namespaces of a subsystem as one reactor sees them: by NSID, without a search.
@@ -159,7 +166,7 @@ impl NamespaceTable {
             let cells = Arc::new(IoCells::default());
             namespace.cells.lock().unwrap_or_else(PoisonError::into_inner).push(cells.clone());
             by_nsid[namespace.nsid.0 as usize] = Some(Rc::new(LocalNamespace {
-                geometry: namespace.geometry(),
+                geometry: Cell::new(namespace.geometry()),
                 read_only: namespace.read_only,
                 queue: namespace.storage.queue(reactor)?,
                 cells,

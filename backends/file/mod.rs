@@ -3,86 +3,19 @@
 //! Writes are volatile until Flush or FUA, and the namespace says so. A file that is full gives a status that hosts
 //! understand; what was acknowledged before stays.
 
+mod error;
+mod status;
+
+pub use error::FileError;
+
 use crate::{Backend, BackendQueue, Geometry, compared};
 use nvme::{Completion, IoCommand, IoOpcode, Lba, Status};
 use reactor::{BufferClass, Data, DataBuffer, Reactor, Reserve, system};
-use std::{
-    fmt, io,
-    os::fd::OwnedFd,
-    path::{Path, PathBuf},
-    rc::Rc,
-    sync::Arc,
-};
+use status::{completion_of, status_of};
+use std::{io, os::fd::OwnedFd, path::Path, rc::Rc, sync::Arc};
 
 /// Bytes compared or written as zeroes at once.
 const PIECE: usize = 64 << 10;
-
-/// Why a file cannot be a namespace.
-#[derive(Debug)]
-pub enum FileError {
-    /// It is not there and no size says how large to make it.
-    Missing(PathBuf),
-    /// It cannot be opened or made.
-    Open(PathBuf, bool, io::Error),
-    /// It is something else.
-    NotAFile(PathBuf),
-    /// It is shorter than the configuration says.
-    Short {
-        /// The file.
-        path: PathBuf,
-        /// Its bytes.
-        have: u64,
-        /// The bytes configured.
-        wanted: u64,
-    },
-    /// It has not one logical block.
-    Empty(PathBuf, u32),
-    /// The device's blocks are larger than the configured LBA size.
-    LbaSize {
-        /// The device.
-        path: PathBuf,
-        /// Its logical block size.
-        device: u64,
-        /// The LBA size configured.
-        wanted: u32,
-    },
-}
-
-impl fmt::Display for FileError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            FileError::Missing(path) => {
-                write!(f, "{} does not exist: create it, or set `size` to have it made", path.display())
-            }
-            FileError::Open(path, read_only, error) => {
-                let (how, hint) = if *read_only {
-                    ("", "")
-                } else {
-                    (" for writing", ", or set `read_only = true` for the namespace")
-                };
-                write!(f, "cannot open {}{how}: {error}; make it accessible{hint}", path.display())
-            }
-            FileError::NotAFile(path) => {
-                write!(f, "{} is neither a file nor a block device: name one of them", path.display())
-            }
-            FileError::Short { path, have, wanted } => write!(
-                f,
-                "{} has {have} bytes, `size` says {wanted}: enlarge it (`truncate -s {wanted}`) or correct `size`",
-                path.display()
-            ),
-            FileError::Empty(path, lba_size) => {
-                write!(f, "{} is smaller than one logical block of {lba_size} bytes", path.display())
-            }
-            FileError::LbaSize { path, device, wanted } => write!(
-                f,
-                "{} has logical blocks of {device} bytes: `lba_size` {wanted} is too small",
-                path.display()
-            ),
-        }
-    }
-}
-
-impl std::error::Error for FileError {}
 
 /// A namespace in a file.
 pub struct File {
@@ -236,30 +169,10 @@ impl FileQueue {
     }
 }
 
-fn completion_of(result: io::Result<()>) -> Completion {
-    match result {
-        Ok(()) => Completion::OK,
-        Err(error) => status_of(&error, Status::WRITE_FAULT).into(),
-    }
-}
-
-/// What an error of the medium means to a host; `medium` where it is the medium's own. Only what cannot succeed when it is
-/// tried again unchanged says so (DNR).
-fn status_of(error: &io::Error, medium: Status) -> Status {
-    use io::ErrorKind as E;
-    match error.kind() {
-        E::StorageFull | E::QuotaExceeded | E::FileTooLarge => Status::CAPACITY_EXCEEDED.dnr(),
-        E::ReadOnlyFilesystem | E::PermissionDenied => Status::NAMESPACE_WRITE_PROTECTED.dnr(),
-        E::Interrupted | E::WouldBlock | E::OutOfMemory => Status::COMMAND_INTERRUPTED,
-        // The file was made shorter under us: those bytes are gone.
-        E::UnexpectedEof => medium.dnr(),
-        _ => medium,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::path::PathBuf;
 
     fn scratch(name: &str) -> PathBuf {
         let dir = std::env::temp_dir().join(format!("weft-file-{}", std::process::id()));
@@ -291,14 +204,5 @@ mod tests {
             let directory = File::open(&std::env::temp_dir(), None, None, read_only).map(drop).unwrap_err();
             assert!(directory.to_string().contains("neither a file nor a block device"), "{directory}");
         }
-    }
-
-    #[test]
-    fn errors_become_statuses_hosts_understand() {
-        let status = |errno| status_of(&io::Error::from_raw_os_error(errno), Status::WRITE_FAULT);
-        assert_eq!(status(28), Status::CAPACITY_EXCEEDED.dnr());
-        assert_eq!(status(30), Status::NAMESPACE_WRITE_PROTECTED.dnr());
-        assert_eq!(status(5), Status::WRITE_FAULT);
-        assert!(!status(11).is_dnr() && !status(12).is_dnr(), "a passing shortage may be tried again");
     }
 }
