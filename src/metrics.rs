@@ -17,6 +17,7 @@ use std::time::SystemTime;
 use nvme::opcode::METRIC_OPCODES;
 use nvme::{AdminOpcode, IoOpcode, Status};
 use reactor::{Mailbox, Stats};
+use transports::ProtocolError;
 
 pub use failures::{Failure, FailureTable};
 pub use histogram::{Histogram, HistogramSnapshot};
@@ -160,6 +161,10 @@ pub struct ReactorMetrics {
     pub latency: [Histogram; TransportKind::ALL.len()],
     /// Controllers ended because their host fell silent.
     pub keep_alive_expiries: Counter,
+    /// Breaches of the transport's protocol by hosts, by kind; use [`ReactorMetrics::protocol_error`].
+    pub protocol_errors: [Counter; ProtocolError::ALL.len()],
+    /// Connections that hosts ended for an error they saw, by kind; use [`ReactorMetrics::host_termination`].
+    pub host_terminations: [Counter; ProtocolError::ALL.len()],
     /// Health checks answered; see [`Registry::attach`].
     pub heartbeats: Counter,
 }
@@ -179,6 +184,8 @@ impl ReactorMetrics {
             written_bytes: Counter::new(),
             latency: [const { Histogram::new() }; TransportKind::ALL.len()],
             keep_alive_expiries: Counter::new(),
+            protocol_errors: [const { Counter::new() }; ProtocolError::ALL.len()],
+            host_terminations: [const { Counter::new() }; ProtocolError::ALL.len()],
             heartbeats: Counter::new(),
         }
     }
@@ -187,6 +194,16 @@ impl ReactorMetrics {
     #[inline]
     pub fn reject(&self, reason: RejectReason) {
         self.connections_rejected[reason as usize].add(1);
+    }
+
+    /// Counts a breach of the transport's protocol by a host.
+    pub fn protocol_error(&self, error: ProtocolError) {
+        self.protocol_errors[error as usize].add(1);
+    }
+
+    /// Counts a connection that a host ended for an error it saw.
+    pub fn host_termination(&self, error: ProtocolError) {
+        self.host_terminations[error as usize].add(1);
     }
 
     /// Counts a completed command; an `opcode` beyond the table counts as its last entry.

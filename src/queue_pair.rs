@@ -111,7 +111,16 @@ impl<Q: TransportQueuePair> QueuePair<Q> {
         self.local.target.release_connection();
         self.controller.unregister(self.id, self.qid);
         let (controller, host) = (self.controller.id, &self.controller.host_nqn);
-        tracing::info!(qid = self.qid.0, %controller, %host, "queue pair ended: {reason}");
+        match reason {
+            CloseReason::Protocol(error, _) => self.local.metrics.protocol_error(error),
+            CloseReason::HostTerminated { error, .. } => self.local.metrics.host_termination(error),
+            CloseReason::Stalled => {}
+            _ => {
+                tracing::info!(qid = self.qid.0, %controller, %host, "queue pair ended: {reason}");
+                return;
+            }
+        }
+        tracing::warn!(qid = self.qid.0, %controller, %host, "queue pair ended: {reason}");
     }
 }
 
@@ -189,7 +198,14 @@ async fn greet<T: Transport>(local: &Rc<Local>, port: &BoundPort, mut connection
                 // Port scanners and health checks come and go; that is no news.
                 HandshakeError::Io(_) => tracing::debug!(%peer, port, "{error}"),
                 HandshakeError::Timeout => tracing::info!(%peer, port, "{error}"),
-                HandshakeError::Protocol(_) => tracing::warn!(%peer, port, "{error}"),
+                HandshakeError::Stranger(kind, _) => {
+                    local.metrics.protocol_error(kind);
+                    tracing::info!(%peer, port, "{error}");
+                }
+                HandshakeError::Protocol(kind, _) => {
+                    local.metrics.protocol_error(kind);
+                    tracing::warn!(%peer, port, "{error}");
+                }
             }
             return;
         }

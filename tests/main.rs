@@ -18,4 +18,5 @@ mod metrics;
 mod pressure;
 mod ranges;
 mod stalled;
+mod tcp_errors;
 mod tidy;

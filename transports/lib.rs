@@ -40,8 +40,15 @@ pub enum FetchError {
 pub enum CloseReason {
     /// The host closed the connection, or it broke.
     HostGone,
-    /// The host broke the transport's protocol.
-    Protocol,
+    /// The host broke the transport's protocol: how, and in words.
+    Protocol(ProtocolError, &'static str),
+    /// The host ended the connection because of what it takes for an error of ours (H2CTermReq).
+    HostTerminated {
+        /// What it says was wrong.
+        error: ProtocolError,
+        /// More about it, mostly where in the header (FEI).
+        information: u32,
+    },
     /// The host promised data and did not send it, or did not read what it was sent.
     Stalled,
     /// The controller ended: reset, keep alive expired, its admin queue pair lost.
@@ -52,12 +59,80 @@ pub enum CloseReason {
 
 impl fmt::Display for CloseReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            CloseReason::HostGone => f.write_str("host closed the connection"),
+            CloseReason::Protocol(_, what) => write!(f, "host broke the protocol: {what}"),
+            CloseReason::HostTerminated { error, information } => {
+                write!(f, "host ended the connection with H2CTermReq: {error}, FEI {information}")
+            }
+            CloseReason::Stalled => f.write_str("host withheld data or did not read"),
+            CloseReason::ControllerEnded => f.write_str("controller ended"),
+            CloseReason::Drained => f.write_str("target is stopping"),
+        }
+    }
+}
+
+/// The kinds of protocol error, as the Fatal Error Status (FES) of NVMe/TCP tells them apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ProtocolError {
+    /// FES 1.
+    InvalidHeaderField,
+    /// FES 2.
+    PduSequence,
+    /// FES 3.
+    HeaderDigest,
+    /// FES 4.
+    DataOutOfRange,
+    /// FES 5: more data than allowed from a host, more R2Ts than allowed from us.
+    LimitExceeded,
+    /// FES 6.
+    UnsupportedParameter,
+    /// Any other value.
+    Unknown,
+}
+
+impl ProtocolError {
+    /// Every kind, in the order of its index.
+    pub const ALL: [ProtocolError; 7] = [
+        ProtocolError::InvalidHeaderField,
+        ProtocolError::PduSequence,
+        ProtocolError::HeaderDigest,
+        ProtocolError::DataOutOfRange,
+        ProtocolError::LimitExceeded,
+        ProtocolError::UnsupportedParameter,
+        ProtocolError::Unknown,
+    ];
+
+    /// The kind that a Fatal Error Status names.
+    pub fn from_status(status: u16) -> ProtocolError {
+        let index = usize::from(status).wrapping_sub(1);
+        ProtocolError::ALL.get(index).copied().unwrap_or(ProtocolError::Unknown)
+    }
+
+    /// Its label on the metrics page.
+    pub const fn name(self) -> &'static str {
+        match self {
+            ProtocolError::InvalidHeaderField => "invalid_header_field",
+            ProtocolError::PduSequence => "pdu_sequence",
+            ProtocolError::HeaderDigest => "header_digest",
+            ProtocolError::DataOutOfRange => "data_out_of_range",
+            ProtocolError::LimitExceeded => "limit_exceeded",
+            ProtocolError::UnsupportedParameter => "unsupported_parameter",
+            ProtocolError::Unknown => "unknown",
+        }
+    }
+}
+
+impl fmt::Display for ProtocolError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            CloseReason::HostGone => "host closed the connection",
-            CloseReason::Protocol => "host broke the protocol",
-            CloseReason::Stalled => "host withheld data or did not read",
-            CloseReason::ControllerEnded => "controller ended",
-            CloseReason::Drained => "target is stopping",
+            ProtocolError::InvalidHeaderField => "invalid PDU header field",
+            ProtocolError::PduSequence => "PDU sequence error",
+            ProtocolError::HeaderDigest => "header digest error",
+            ProtocolError::DataOutOfRange => "data transfer out of range",
+            ProtocolError::LimitExceeded => "limit on data or R2Ts exceeded",
+            ProtocolError::UnsupportedParameter => "unsupported parameter",
+            ProtocolError::Unknown => "unknown error",
         })
     }
 }
@@ -127,8 +202,10 @@ pub enum HandshakeError {
     Io(io::Error),
     /// It took too long.
     Timeout,
-    /// The peer does not speak the protocol; what was wrong.
-    Protocol(&'static str),
+    /// What came first is not of this protocol: a port scanner, or a host of something else.
+    Stranger(ProtocolError, &'static str),
+    /// The peer speaks the protocol and broke it; how, and in words.
+    Protocol(ProtocolError, &'static str),
 }
 
 impl fmt::Display for HandshakeError {
@@ -136,7 +213,8 @@ impl fmt::Display for HandshakeError {
         match self {
             HandshakeError::Io(error) => write!(f, "connection ended during the handshake: {error}"),
             HandshakeError::Timeout => f.write_str("handshake took too long"),
-            HandshakeError::Protocol(what) => write!(f, "protocol error in the handshake: {what}"),
+            HandshakeError::Stranger(_, what) => write!(f, "not a host of this protocol: {what}"),
+            HandshakeError::Protocol(_, what) => write!(f, "protocol error in the handshake: {what}"),
         }
     }
 }

@@ -10,6 +10,7 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use metrics::Unit;
 use reactor::Stats;
+use transports::ProtocolError;
 
 use super::{Value, seconds};
 use crate::config::TransportKind;
@@ -112,6 +113,16 @@ pub static FAMILIES: &[Family] = &[
         "Connections that ended before their Connect command succeeded.",
         |registry, out| for (index, reason) in RejectReason::ALL.iter().enumerate() {
             out(&[reason.name()], Value::Whole(sum(registry, |cells| &cells.connections_rejected[index])));
+        }),
+    family("weft_protocol_errors_total", Kind::Counter, Unit::Count, &["error"],
+        "Connections ended because their host broke the transport's protocol, by Fatal Error Status.",
+        |registry, out| for (index, error) in ProtocolError::ALL.iter().enumerate() {
+            out(&[error.name()], Value::Whole(sum(registry, |cells| &cells.protocol_errors[index])));
+        }),
+    family("weft_host_terminations_total", Kind::Counter, Unit::Count, &["error"],
+        "Connections that a host ended with H2CTermReq, by the Fatal Error Status it gave.",
+        |registry, out| for (index, error) in ProtocolError::ALL.iter().enumerate() {
+            out(&[error.name()], Value::Whole(sum(registry, |cells| &cells.host_terminations[index])));
         }),
     family("weft_queue_pairs_open", Kind::Gauge, Unit::Count, &["reactor"],
         "Queue pairs on a reactor.",

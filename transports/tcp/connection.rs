@@ -7,7 +7,7 @@ use super::pdu::{
     self, COMMON_HEADER, CONNECTION_PDU, Common, DIGEST, Digests, FABRICS_IN_CAPSULE, Fatal, IcReq, kind,
 };
 use crate::{Endpoints, FirstCapsule, HandshakeError, HandshakeLimits};
-use nvme::{Cqe, SglKind};
+use nvme::{Cqe, Qid, Status};
 use reactor::{AcceptStream, Reactor, system};
 use std::{
     io,
@@ -101,10 +101,22 @@ impl Connection {
             None => Err(HandshakeError::Timeout),
             Some(Ok(capsule)) => Ok(capsule),
             Some(Err(Failure::Io(error))) => Err(HandshakeError::Io(error)),
-            Some(Err(Failure::Fatal(fatal, offending))) => {
+            Some(Err(Failure::Fatal { fatal, offending, greeted })) => {
                 let report = pdu::encode_term_req(fatal, &offending).into_boxed_slice();
                 reactor.timeout(LINGER, send_and_discard(reactor, &socket, report)).await;
-                Err(HandshakeError::Protocol(fatal.describe()))
+                let (error, what) = (fatal.error(), fatal.describe());
+                Err(if greeted {
+                    HandshakeError::Protocol(error, what)
+                } else {
+                    HandshakeError::Stranger(error, what)
+                })
+            }
+            Some(Err(Failure::DataDigest(cqe))) => {
+                let response = pdu::encode_response(&cqe, self.negotiated.digests);
+                let bytes = response.as_bytes().into();
+                reactor.timeout(LINGER, send_and_discard(reactor, &socket, bytes)).await;
+                let what = "data digest of Connect is wrong";
+                Err(HandshakeError::Io(io::Error::new(io::ErrorKind::InvalidData, what)))
             }
         }
     }
@@ -118,9 +130,9 @@ impl Connection {
         let mut request = [0; CONNECTION_PDU];
         read(reactor, socket, &mut request[..COMMON_HEADER]).await?;
         let common = request.first_chunk().copied().unwrap_or_default();
-        IcReq::check_common(&common).map_err(|fatal| Failure::Fatal(fatal, common.to_vec()))?;
+        IcReq::check_common(&common).map_err(|fatal| Failure::fatal(fatal, &common, false))?;
         read(reactor, socket, &mut request[COMMON_HEADER..]).await?;
-        let ic_req = IcReq::parse(&request).map_err(|fatal| Failure::Fatal(fatal, request.to_vec()))?;
+        let ic_req = IcReq::parse(&request).map_err(|fatal| Failure::fatal(fatal, &request, false))?;
         self.negotiated = Negotiated {
             digests: ic_req.digests,
             host_alignment: ic_req.host_alignment,
@@ -136,36 +148,26 @@ impl Connection {
         let mut header = [0; pdu::MAX_DATA_OFFSET];
         read(reactor, socket, &mut header[..COMMON_HEADER]).await?;
         let first = header.first_chunk().copied().unwrap_or_default();
-        let failed = |fatal: Fatal, header: &[u8]| Failure::Fatal(fatal, header.to_vec());
+        let failed = |fatal: Fatal, header: &[u8]| Failure::fatal(fatal, header, true);
         let common = Common::parse(&first, digests).map_err(|f| failed(f, &first))?;
         if common.kind != kind::CAPSULE_CMD {
             return Err(failed(Fatal::Sequence, &first));
         }
-        if common.data_len > FABRICS_IN_CAPSULE {
-            return Err(failed(Fatal::LimitExceeded, &first));
-        }
         read(reactor, socket, &mut header[COMMON_HEADER..common.before_data]).await?;
-        let (command, rest) = header.split_at(common.header_len);
-        if digests.header && rest[..DIGEST] != pdu::digest(command) {
-            return Err(failed(Fatal::HeaderDigest, command));
+        let command = &header[..common.header_len];
+        if digests.header {
+            pdu::check_header_digest(&header, common.header_len).map_err(|f| failed(f, command))?;
         }
         let sqe = pdu::command(command);
-        let sgl = sqe.sgl();
-        let described = if sgl.kind == SglKind::InCapsule { sgl.length as usize } else { 0 };
-        if described != common.data_len {
-            return Err(failed(Fatal::InvalidField(pdu::field::LENGTH), command));
-        }
+        pdu::check_in_capsule(&sqe, common.data_len, FABRICS_IN_CAPSULE).map_err(|f| failed(f, command))?;
         let mut data = vec![0; common.data_len].into_boxed_slice();
         if common.data_len > 0 {
             data = reactor.receive_exact(socket, data).await?;
             let mut sum = [0; DIGEST];
             read(reactor, socket, &mut sum[..digests.data_len()]).await?;
             if digests.data && sum != pdu::digest(&data) {
-                // Nothing but Connect is possible here, and without its data there is nobody to answer to.
-                return Err(Failure::Io(io::Error::new(
-                    io::ErrorKind::InvalidData,
-                    "data digest of Connect is wrong",
-                )));
+                let status = Status::TRANSIENT_TRANSPORT_ERROR;
+                return Err(Failure::DataDigest(Cqe::new(status.into(), 1, Qid::ADMIN, sqe.cid())));
             }
         }
         Ok(FirstCapsule { sqe, data })
@@ -198,7 +200,20 @@ async fn read(reactor: &Reactor, socket: &Rc<OwnedFd>, into: &mut [u8]) -> io::R
 
 enum Failure {
     Io(io::Error),
-    Fatal(Fatal, Vec<u8>),
+    /// A breach of the protocol, the header that shows it, and whether an ICReq came before.
+    Fatal {
+        fatal: Fatal,
+        offending: Vec<u8>,
+        greeted: bool,
+    },
+    /// The data of the first command is damaged; what it is answered.
+    DataDigest(Cqe),
+}
+
+impl Failure {
+    fn fatal(fatal: Fatal, offending: &[u8], greeted: bool) -> Failure {
+        Failure::Fatal { fatal, offending: offending.to_vec(), greeted }
+    }
 }
 
 impl From<io::Error> for Failure {

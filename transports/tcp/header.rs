@@ -1,6 +1,6 @@
 //! Collects one PDU header out of a stream that may be cut anywhere, and checks it before any byte of data is taken.
 
-use super::pdu::{self, COMMON_HEADER, Common, DIGEST, Digests, Fatal, MAX_DATA_OFFSET};
+use super::pdu::{self, COMMON_HEADER, Common, Digests, Fatal, MAX_DATA_OFFSET};
 
 /// A header being collected.
 pub(crate) struct HeaderReader {
@@ -27,9 +27,9 @@ impl HeaderReader {
         if self.have == 0 {
             // The usual case: the whole header is there and need not be copied.
             if let Some(first) = stream.first_chunk() {
-                let common = Common::parse(first, self.digests)?;
+                let common = Common::parse(first, self.digests).inspect_err(|_| self.keep(stream))?;
                 if let Some(bytes) = stream.get(..common.before_data) {
-                    self.check_digest(&common, bytes)?;
+                    self.check_digest(&common, bytes).inspect_err(|_| self.keep(stream))?;
                     return Ok(Some(Complete { common, bytes, used: bytes.len() }));
                 }
             }
@@ -41,15 +41,22 @@ impl HeaderReader {
         if self.have < common.before_data {
             return Ok(None);
         }
-        let have = std::mem::take(&mut self.have);
-        let bytes = &self.bytes[..have];
+        let bytes = &self.bytes[..self.have];
         self.check_digest(&common, bytes)?;
+        self.have = 0;
         Ok(Some(Complete { common, bytes, used }))
     }
 
     /// What was collected of a header that is wrong or incomplete.
     pub(crate) fn collected(&self) -> &[u8] {
         &self.bytes[..self.have]
+    }
+
+    /// Remembers a wrong header for the report: as long as it says, of what is there.
+    fn keep(&mut self, stream: &[u8]) {
+        let len = stream.get(2).map_or(0, |&len| (len as usize).clamp(COMMON_HEADER, MAX_DATA_OFFSET));
+        self.have = 0;
+        self.fill(len, stream);
     }
 
     fn fill(&mut self, up_to: usize, stream: &[u8]) -> usize {
@@ -63,7 +70,6 @@ impl HeaderReader {
         if !self.digests.header || common.kind == pdu::kind::H2C_TERM_REQ {
             return Ok(());
         }
-        let (header, sum) = bytes.split_at(common.header_len);
-        if sum[..DIGEST] == pdu::digest(header) { Ok(()) } else { Err(Fatal::HeaderDigest) }
+        pdu::check_header_digest(bytes, common.header_len)
     }
 }

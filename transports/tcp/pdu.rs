@@ -1,6 +1,7 @@
 //! PDU layouts of NVMe/TCP (TCP Transport Specification, "PDU definitions"): bytes to meaning and back, no state.
 
-use nvme::{Cid, Cqe, Sqe};
+use crate::ProtocolError;
+use nvme::{Cid, Cqe, SglKind, Sqe};
 
 /// Bytes of the common header (CH).
 pub(crate) const COMMON_HEADER: usize = 8;
@@ -49,6 +50,9 @@ pub(crate) mod field {
     pub(crate) const COMMAND_ID: u32 = 8;
     pub(crate) const TRANSFER_TAG: u32 = 10;
     pub(crate) const DATA_ALIGNMENT: u32 = 10;
+    pub(crate) const DATA_LENGTH: u32 = 16;
+    /// SGL1 of the command in a capsule.
+    pub(crate) const SGL: u32 = 8 + 24;
 }
 
 /// A breach of the protocol, which ends the queue pair: what C2HTermReq reports (FES and FEI).
@@ -58,13 +62,15 @@ pub(crate) enum Fatal {
     InvalidField(u32),
     /// FES 2: the PDU may not come now.
     Sequence,
-    /// FES 3: the header digest does not match.
-    HeaderDigest,
+    /// FES 3: the header digest does not match; the one that came.
+    HeaderDigest(u32),
     /// FES 4: data outside of what was asked for.
     OutOfRange,
     /// FES 5: more data than allowed.
     LimitExceeded,
-    /// Not the peer's fault by a field: it sends more commands than the queue holds. Closed without a report.
+    /// FES 6: a parameter that is not supported; its offset.
+    Unsupported(u32),
+    /// FES 2 as well: more commands than the queue holds.
     QueueOverrun,
 }
 
@@ -73,10 +79,16 @@ impl Fatal {
         match self {
             Fatal::InvalidField(offset) => (1, offset),
             Fatal::Sequence | Fatal::QueueOverrun => (2, 0),
-            Fatal::HeaderDigest => (3, 0),
+            Fatal::HeaderDigest(received) => (3, received),
             Fatal::OutOfRange => (4, 0),
             Fatal::LimitExceeded => (5, 0),
+            Fatal::Unsupported(offset) => (6, offset),
         }
+    }
+
+    /// What kind of error it is.
+    pub(crate) fn error(self) -> ProtocolError {
+        ProtocolError::from_status(self.report().0)
     }
 
     /// For logs.
@@ -87,11 +99,15 @@ impl Fatal {
             Fatal::InvalidField(field::HEADER_LENGTH) => "wrong header length in a PDU",
             Fatal::InvalidField(field::DATA_OFFSET) => "wrong data offset in a PDU",
             Fatal::InvalidField(field::LENGTH) => "wrong length of a PDU",
+            Fatal::InvalidField(field::COMMAND_ID) => "wrong version in ICReq, or data for another command",
+            Fatal::InvalidField(field::TRANSFER_TAG) => "wrong alignment in ICReq, or data nobody asked for",
+            Fatal::InvalidField(field::DATA_LENGTH) => "an H2CData PDU without data",
             Fatal::InvalidField(_) => "wrong field in a PDU header",
             Fatal::Sequence => "PDU out of sequence",
-            Fatal::HeaderDigest => "header digest does not match",
+            Fatal::HeaderDigest(_) => "header digest does not match",
             Fatal::OutOfRange => "data outside of the transfer",
             Fatal::LimitExceeded => "more data than allowed",
+            Fatal::Unsupported(_) => "in-capsule data at an offset",
             Fatal::QueueOverrun => "more commands than the queue holds",
         }
     }
@@ -130,6 +146,13 @@ pub(crate) fn digest_of_zeroes(len: usize) -> [u8; 4] {
         left -= n;
     }
     (digest.finalize() as u32).to_le_bytes()
+}
+
+/// Checks the digest that follows a header of `header_len` bytes.
+pub(crate) fn check_header_digest(bytes: &[u8], header_len: usize) -> Result<(), Fatal> {
+    let (header, rest) = bytes.split_at(header_len);
+    let received = [rest[0], rest[1], rest[2], rest[3]];
+    if received == digest(header) { Ok(()) } else { Err(Fatal::HeaderDigest(u32::from_le_bytes(received))) }
 }
 
 fn u16_at(bytes: &[u8], at: usize) -> u16 {
@@ -177,9 +200,6 @@ impl Common {
         }
         let without_data = header_len + digests.header_len();
         if len == without_data {
-            if kind == kind::H2C_DATA {
-                return Err(Fatal::InvalidField(field::LENGTH));
-            }
             return Ok(Common { kind, flags, header_len, before_data: without_data, data_len: 0 });
         }
         if len < without_data {
@@ -206,6 +226,20 @@ pub(crate) fn command(header: &[u8]) -> Sqe {
     let mut sqe = [0; 64];
     sqe.copy_from_slice(&header[8..COMMAND_HEADER]);
     Sqe::parse(&sqe)
+}
+
+/// Checks how the data of a capsule, of which there are `data_len` bytes, is described; `limit` bytes are allowed.
+pub(crate) fn check_in_capsule(sqe: &Sqe, data_len: usize, limit: usize) -> Result<(), Fatal> {
+    let sgl = sqe.sgl();
+    let in_capsule = sgl.kind == SglKind::InCapsule;
+    if data_len > limit {
+        return Err(Fatal::LimitExceeded);
+    }
+    if in_capsule && sgl.address != 0 {
+        return Err(Fatal::Unsupported(field::SGL));
+    }
+    let described = if in_capsule { sgl.length as usize } else { 0 };
+    if described == data_len { Ok(()) } else { Err(Fatal::InvalidField(field::LENGTH)) }
 }
 
 /// What an H2CData PDU says of its data.

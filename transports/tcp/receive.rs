@@ -9,9 +9,9 @@ use super::{
     pdu::{self, Common, DIGEST, Fatal, HostData, kind},
     queue_pair::{Fetch, Inner},
 };
-use crate::{CloseReason, Slot};
+use crate::{CloseReason, ProtocolError, Slot};
 use futures::future::{Either, select};
-use nvme::{SglKind, Sqe, Status};
+use nvme::{Sqe, Status};
 use reactor::{DataBuffer, system};
 use std::{rc::Rc, time::Duration};
 
@@ -62,6 +62,7 @@ struct Receiver<'a> {
     payload: Option<Payload>,
     /// The header of the PDU under way, for a C2HTermReq.
     last_header: [u8; pdu::COMMAND_HEADER],
+    last_header_len: usize,
 }
 
 /// The receive loop.
@@ -71,25 +72,20 @@ pub(super) async fn run(inner: Rc<Inner>) {
         header: HeaderReader::new(inner.digests),
         payload: None,
         last_header: [0; pdu::COMMAND_HEADER],
+        last_header_len: 0,
     };
     match receiver.run().await {
         Ok(()) => inner.close(CloseReason::HostGone),
         Err(Stop::HostTerminated { status, information }) => {
-            tracing::warn!(
-                qid = inner.parameters.qid.0,
-                status,
+            inner.close(CloseReason::HostTerminated {
+                error: ProtocolError::from_status(status),
                 information,
-                "host ended the connection with H2CTermReq"
-            );
-            inner.close(CloseReason::HostGone);
+            });
         }
         Err(Stop::Fatal(fatal)) => {
-            tracing::warn!(qid = inner.parameters.qid.0, "closing the queue pair: {}", fatal.describe());
             let offending = receiver.offending().to_vec();
-            inner.end(CloseReason::Protocol);
-            if fatal != Fatal::QueueOverrun {
-                inner.reactor.timeout(LINGER, terminate(&inner, fatal, &offending)).await;
-            }
+            inner.end(CloseReason::Protocol(fatal.error(), fatal.describe()));
+            inner.reactor.timeout(LINGER, terminate(&inner, fatal, &offending)).await;
             system::shut_down(&inner.socket);
         }
     }
@@ -188,6 +184,7 @@ impl Receiver<'_> {
             let n = complete.common.header_len;
             // Only the meaningful part is copied out, so that the reader is free again.
             self.last_header[..n].copy_from_slice(&complete.bytes[..n]);
+            self.last_header_len = n;
             let common = complete.common;
             self.take_header(&common)?;
         }
@@ -215,14 +212,7 @@ impl Receiver<'_> {
     }
 
     fn take_command(&mut self, sqe: Sqe, data_len: usize) -> Result<(), Fatal> {
-        if data_len > self.inner.in_capsule_limit(&sqe) {
-            return Err(Fatal::LimitExceeded);
-        }
-        let sgl = sqe.sgl();
-        let described = if sgl.kind == SglKind::InCapsule { sgl.length as usize } else { 0 };
-        if described != data_len {
-            return Err(Fatal::InvalidField(pdu::field::LENGTH));
-        }
+        pdu::check_in_capsule(&sqe, data_len, self.inner.in_capsule_limit(&sqe))?;
         if data_len == 0 {
             return self.inner.deliver(sqe, Ok(None));
         }
@@ -235,6 +225,9 @@ impl Receiver<'_> {
     fn take_host_data(&mut self, data: HostData, data_len: usize) -> Result<(), Fatal> {
         if data.len != data_len {
             return Err(Fatal::InvalidField(pdu::field::LENGTH));
+        }
+        if data_len == 0 {
+            return Err(Fatal::InvalidField(pdu::field::DATA_LENGTH));
         }
         if data_len > self.inner.max_host_data {
             return Err(Fatal::LimitExceeded);
@@ -318,7 +311,7 @@ impl Receiver<'_> {
     /// The header that C2HTermReq shows to the host.
     fn offending(&self) -> &[u8] {
         let collected = self.header.collected();
-        if collected.is_empty() { &self.last_header[..pdu::SHORT_HEADER] } else { collected }
+        if collected.is_empty() { &self.last_header[..self.last_header_len] } else { collected }
     }
 }
 

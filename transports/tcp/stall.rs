@@ -28,12 +28,6 @@ pub(super) async fn watch(inner: Rc<Inner>) {
         };
         let expired = |since: Instant| now.saturating_duration_since(since) >= limit;
         if sending.is_some_and(|(_, since)| expired(since)) || owes_data(&inner, expired) {
-            tracing::warn!(
-                qid = inner.parameters.qid.0,
-                ?limit,
-                "closing the queue pair: {}",
-                CloseReason::Stalled
-            );
             inner.close(CloseReason::Stalled);
             return;
         }
