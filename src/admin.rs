@@ -3,23 +3,16 @@
 //! Base specification, "Admin Command Set". Each of Identify, Get Log Page and the features has its own file.
 
 use crate::{
-    discovery, fabrics, features, identify,
+    discovery, events, fabrics, features, identify,
     io::Failure,
     log_page,
     queue_pair::{self, QueuePair},
 };
-use futures::future::{Either, select};
 use nvme::{AdminOpcode, Cid, Completion, DataDirection, Qid, Sqe, Status};
-use reactor::{BufferClass, Data, DataBuffer, Signal};
-use std::{
-    cell::{Cell, RefCell},
-    pin::pin,
-    rc::Rc,
-};
+use reactor::{BufferClass, Data, DataBuffer};
+use std::rc::Rc;
 use transports::{QueuePair as TransportQueuePair, Slot};
 
-/// Asynchronous Event Requests a controller holds (AERL, 1's based).
-pub const MAX_EVENT_REQUESTS: u8 = 4;
 /// Abort commands a controller takes at once (ACL, 1's based).
 pub const MAX_ABORTS: u8 = 4;
 
@@ -103,7 +96,7 @@ async fn execute<Q: TransportQueuePair>(
         return Err(Status::DATA_SGL_LENGTH_INVALID.dnr().into());
     }
     let answer = match opcode {
-        AdminOpcode::AsyncEventRequest => return wait_for_event(pair, sqe.cid()).await,
+        AdminOpcode::AsyncEventRequest => return Ok((events::wait(pair, sqe.cid()).await?, Data::None)),
         AdminOpcode::KeepAlive if pair.controller.keep_alive_ms() == 0 && !discovery => {
             return Err(Status::KEEP_ALIVE_TIMEOUT_INVALID.dnr().into());
         }
@@ -151,56 +144,4 @@ fn abort<Q: TransportQueuePair>(pair: &QueuePair<Q>, sqe: &Sqe) -> Completion {
     let (qid, cid) = (u16::from_le_bytes([sq_low, sq_high]), Cid(u16::from_le_bytes([cid_low, cid_high])));
     let aborted = Qid(qid).is_admin() && pair.event_requests.abort(cid);
     Completion::success(u64::from(!aborted))
-}
-
-/// The Asynchronous Event Requests that wait on an admin queue.
-#[derive(Default)]
-pub struct EventRequests {
-    waiting: RefCell<Vec<(u64, Cid)>>,
-    serial: Cell<u64>,
-    changed: Signal,
-}
-
-impl EventRequests {
-    /// Takes one in, unless there are as many as there may be.
-    fn add(&self, cid: Cid) -> Option<u64> {
-        let mut waiting = self.waiting.borrow_mut();
-        if waiting.len() >= MAX_EVENT_REQUESTS.into() {
-            return None;
-        }
-        self.serial.set(self.serial.get() + 1);
-        waiting.push((self.serial.get(), cid));
-        Some(self.serial.get())
-    }
-
-    fn abort(&self, cid: Cid) -> bool {
-        let mut waiting = self.waiting.borrow_mut();
-        let found = waiting.iter().position(|(_, other)| *other == cid);
-        if let Some(index) = found {
-            waiting.remove(index);
-            self.changed.notify();
-        }
-        found.is_some()
-    }
-
-    /// Waits until the request is no longer among those that wait.
-    async fn gone(&self, serial: u64) {
-        let is_gone = || self.waiting.borrow().iter().all(|(other, _)| *other != serial);
-        self.changed.wait_for(|| is_gone().then_some(())).await;
-    }
-}
-
-/// Holds an Asynchronous Event Request: it costs a slot and nothing else, for hours. Nothing raises an event yet
-/// (Identify says so: OAES is 0), so it waits until it is aborted, or until the queue pair ends: then it is dropped without a
-/// completion.
-async fn wait_for_event<Q: TransportQueuePair>(
-    pair: &QueuePair<Q>,
-    cid: Cid,
-) -> Result<(Completion, Data), Failure> {
-    let serial = pair.event_requests.add(cid).ok_or(Status::AER_LIMIT_EXCEEDED.dnr())?;
-    let (closing, gone) = (pin!(pair.transport.closing()), pin!(pair.event_requests.gone(serial)));
-    match select(closing, gone).await {
-        Either::Left(_) => Err(Failure::Disconnected),
-        Either::Right(_) => Err(Status::ABORT_REQUESTED.into()),
-    }
 }

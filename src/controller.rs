@@ -4,10 +4,12 @@
 //! comes or goes, a property or feature is set), never on the way of an I/O command.
 
 use crate::error_log::ErrorLog;
+use crate::events::{self, Events};
 use crate::local;
 use crate::subsystem::{Subsystem, SubsystemKind};
 use nvme::{
-    ControllerId, HostId, Nqn, Qid,
+    ControllerId, HostId, Nqn, Nsid, Qid,
+    features::AsyncEvent,
     property::{Configuration, ControllerStatus, ShutdownStatus},
 };
 use reactor::Mailbox;
@@ -50,7 +52,6 @@ struct State {
     configuration: Configuration,
     status: ControllerStatus,
     queue_pairs: Vec<Registered>,
-    async_event_configuration: u32,
     /// Pairs of I/O queues that Set Features granted (0's based nowhere but on the wire).
     granted_queues: Option<u32>,
 }
@@ -60,7 +61,7 @@ struct State {
 pub enum Effect {
     /// Nothing more.
     None,
-    /// CC.EN went to 0: the I/O queue pairs have been ended.
+    /// CC.EN went to 0: the I/O queue pairs have been ended; event requests that wait are to be aborted.
     Reset,
     /// CC.SHN asks for a shutdown: caches are to be flushed, then `shut_down` called.
     Shutdown,
@@ -93,6 +94,8 @@ pub struct Controller {
     pub port_id: u16,
     /// Its latest failed commands.
     pub errors: ErrorLog,
+    /// What it has to tell its host.
+    pub events: Events,
     keep_alive_ms: AtomicU32,
     ended: AtomicBool,
     state: Mutex<State>,
@@ -109,13 +112,13 @@ impl Controller {
             local_address: new.local_address,
             port_id: new.port_id,
             errors: ErrorLog::default(),
+            events: Events::default(),
             keep_alive_ms: AtomicU32::new(round_keep_alive(new.keep_alive_ms)),
             ended: AtomicBool::new(false),
             state: Mutex::new(State {
                 configuration: Configuration(0),
                 status: ControllerStatus { ready: false, fatal: false, shutdown: ShutdownStatus::Normal },
                 queue_pairs: Vec::new(),
-                async_event_configuration: 0,
                 granted_queues: None,
             }),
         }
@@ -152,14 +155,31 @@ impl Controller {
         ms
     }
 
-    /// The asynchronous event configuration feature.
-    pub fn async_event_configuration(&self) -> u32 {
-        self.state().async_event_configuration
+    /// The events it offers (OAES).
+    pub fn offered_events(&self) -> u32 {
+        if self.is_discovery() { events::DISCOVERY_EVENTS } else { events::IO_EVENTS }
     }
 
-    /// Sets it.
-    pub fn set_async_event_configuration(&self, value: u32) {
-        self.state().async_event_configuration = value;
+    /// Tells the host of an event, when it wants to hear of it and was not told already.
+    pub fn raise(&self, event: AsyncEvent) {
+        if self.events.raise(event) {
+            self.tell();
+        }
+    }
+
+    /// Tells the host that a namespace was added, removed or changed: it is in the changed namespace list from now on.
+    pub fn namespace_changed(&self, nsid: Nsid) {
+        if self.events.namespace_changed(nsid) {
+            self.tell();
+        }
+    }
+
+    /// Wakes what waits for events. An admin queue pair that is not in service yet finds them when it is.
+    fn tell(&self) {
+        if let Some(admin) = self.state().queue_pairs.iter().find(|pair| pair.qid.is_admin()) {
+            let id = admin.id;
+            admin.mailbox.send(move |_| local::events_raised(id));
+        }
     }
 
     /// Pairs of I/O queues granted to the host, once it asked.
@@ -180,6 +200,7 @@ impl Controller {
         if new.enabled() && !old.enabled() {
             if self.is_valid(new) {
                 state.status.ready = true;
+                self.events.reset();
                 state.status.shutdown = ShutdownStatus::Normal;
             } else {
                 state.status.fatal = true;
@@ -187,7 +208,7 @@ impl Controller {
         }
         if !new.enabled() && old.enabled() {
             state.status = ControllerStatus { ready: false, fatal: false, shutdown: ShutdownStatus::Normal };
-            state.async_event_configuration = 0;
+            self.events.reset();
             state.granted_queues = None;
             let io = state.queue_pairs.extract_if(.., |pair| !pair.qid.is_admin()).collect::<Vec<_>>();
             io.iter().for_each(|pair| pair.close(CloseReason::ControllerEnded));
@@ -195,6 +216,7 @@ impl Controller {
         }
         if new.shutdown() != 0 && old.shutdown() == 0 {
             state.status.shutdown = ShutdownStatus::Occurring;
+            self.events.shut_down();
             effect = Effect::Shutdown;
         }
         effect

@@ -18,7 +18,7 @@ use nvme::{
         entry_flags, transport_requirements,
     },
     identify::{IDENTIFY_LEN, IdentifyCommand, cns, controller_type, log_attributes},
-    log_page::{GetLogPage, log_id},
+    log_page::log_id,
 };
 use std::net::{IpAddr, SocketAddr};
 use transports::QueuePair as TransportQueuePair;
@@ -35,8 +35,6 @@ pub const SUPPORTED: &[AdminOpcode] = &[
 
 /// Entries of the admin queue (ASQSZ) that hosts are told.
 const ADMIN_QUEUE_SIZE: u16 = 32;
-/// What exists does not change while the target runs, so the generation counter (GENCTR) does not either.
-const GENERATION: u64 = 1;
 
 /// Answers Identify: the controller is all there is.
 pub fn identify<Q: TransportQueuePair>(pair: &QueuePair<Q>, sqe: &Sqe) -> Result<Answer, Status> {
@@ -53,7 +51,7 @@ pub fn identify<Q: TransportQueuePair>(pair: &QueuePair<Q>, sqe: &Sqe) -> Result
 
 /// Answers Get Log Page: the discovery log.
 pub fn log_page<Q: TransportQueuePair>(pair: &QueuePair<Q>, sqe: &Sqe) -> Result<Answer, Status> {
-    let command = GetLogPage::parse(sqe);
+    let command = log_page::begin(pair, sqe)?;
     if command.id != log_id::DISCOVERY {
         return Err(Status::INVALID_LOG_PAGE.dnr());
     }
@@ -64,6 +62,8 @@ pub fn log_page<Q: TransportQueuePair>(pair: &QueuePair<Q>, sqe: &Sqe) -> Result
 
 /// The discovery log for a host that asks on a port, through one of our addresses.
 fn log(target: &Target, host: &Nqn, port_id: u16, reached: SocketAddr) -> Vec<u8> {
+    // Read before the content: an old counter over new content is read again by the host, the reverse would not be.
+    let generation = target.discovery_generation();
     let mut entries = Vec::new();
     if let Some(port) = target.ports.iter().find(|p| p.id == port_id) {
         entries.extend(entry(&target.discovery, port, reached));
@@ -73,7 +73,7 @@ fn log(target: &Target, host: &Nqn, port_id: u16, reached: SocketAddr) -> Vec<u8
         entries.extend(ports.filter_map(|port| entry(subsystem, port, reached)));
     }
     let mut header = DiscoveryHeader::new_zeroed();
-    header.generation = GENERATION.into();
+    header.generation = generation.into();
     header.record_count = (entries.len() as u64).into();
     let mut page = header.as_bytes().to_vec();
     entries.iter().for_each(|entry| page.extend_from_slice(entry.as_bytes()));

@@ -311,6 +311,8 @@ fn set_property<Q: TransportQueuePair>(
     match controller.configure(Configuration(set.value as u32)) {
         Effect::None => {}
         Effect::Reset => {
+            // The queue lives, so that each of them is answered.
+            pair.event_requests.abort_all();
             tracing::info!(controller = %controller.id, host = %controller.host_nqn, "controller reset")
         }
         Effect::Shutdown => {

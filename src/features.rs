@@ -29,7 +29,7 @@ pub fn get<Q: TransportQueuePair>(pair: &QueuePair<Q>, sqe: &Sqe) -> Result<Answ
     let value = match command.id {
         feature::VOLATILE_WRITE_CACHE if has_cache(controller) => WRITE_CACHE_ENABLED,
         feature::NUMBER_OF_QUEUES if io => granted_queues(pair).encode(),
-        feature::ASYNC_EVENT_CONFIGURATION => controller.async_event_configuration(),
+        feature::ASYNC_EVENT_CONFIGURATION => controller.events.configuration(),
         feature::KEEP_ALIVE_TIMER => controller.keep_alive_ms(),
         feature::HOST_IDENTIFIER if io => {
             if command.cdw11 & EXTENDED_HOST_ID == 0 {
@@ -72,11 +72,12 @@ pub fn set<Q: TransportQueuePair>(pair: &QueuePair<Q>, sqe: &Sqe) -> Result<Answ
             granted.encode()
         }
         feature::ASYNC_EVENT_CONFIGURATION => {
-            // No event is offered (OAES), and there is no health warning to raise either; those bits may be set.
-            if command.cdw11 & !async_event_configuration::CRITICAL_WARNINGS != 0 {
+            // There is no health warning to raise, but hosts set those bits without asking.
+            let offered = controller.offered_events() | async_event_configuration::CRITICAL_WARNINGS;
+            if command.cdw11 & !offered != 0 {
                 return Err(Status::INVALID_FIELD.dnr());
             }
-            controller.set_async_event_configuration(command.cdw11);
+            controller.events.configure(command.cdw11);
             0
         }
         feature::KEEP_ALIVE_TIMER => {

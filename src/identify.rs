@@ -3,10 +3,12 @@
 //! Base specification, "Identify command"; NVM command set specification for the structures of its own.
 
 use crate::{
-    admin::{Answer, MAX_ABORTS, MAX_EVENT_REQUESTS},
+    admin::{Answer, MAX_ABORTS},
     config::{Limits, MAX_NSID},
     controller::Controller,
-    error_log, fabrics,
+    error_log,
+    events::MAX_EVENT_REQUESTS,
+    fabrics,
     namespace::Namespace,
     queue_pair::QueuePair,
     target::FIRMWARE,
@@ -93,6 +95,7 @@ pub fn common_controller(controller: &Controller, limits: &Limits) -> IdentifyCo
     page.max_data_transfer_size = (limits.max_transfer_bytes / 4096).ilog2() as u8;
     page.controller_id = controller.id.0.into();
     page.version = fabrics::VERSION.into();
+    page.optional_async_events = controller.offered_events().into();
     page.async_event_limit = MAX_EVENT_REQUESTS - 1;
     page.keep_alive_support = KEEP_ALIVE_GRANULARITY.into();
     page.max_outstanding_commands = limits.queue_depth.into();

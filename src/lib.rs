@@ -18,7 +18,7 @@
 //! | For | Look in |
 //! |---|---|
 //! | Read, Write, Flush and any other I/O command | [`io`] |
-//! | admin commands | [`admin`], and one file each for [`identify`], [`features`], [`log_page`], [`error_log`] |
+//! | admin commands | [`admin`], and one file each for [`identify`], [`features`], [`log_page`], [`error_log`], [`events`] |
 //! | Connect, properties | [`fabrics`], [`controller`] |
 //! | discovery | [`discovery`] |
 //! | what exists: ports, subsystems, namespaces | [`target`], [`subsystem`], [`namespace`] |
@@ -34,6 +34,7 @@ pub mod controller;
 pub mod daemon;
 pub mod discovery;
 pub mod error_log;
+pub mod events;
 pub mod exporter;
 pub mod fabrics;
 pub mod features;

@@ -17,12 +17,14 @@ thread_local! {
     static LOCAL: RefCell<Option<Rc<Local>>> = const { RefCell::new(None) };
 }
 
-/// A queue pair as what ends it sees it.
+/// A queue pair as its controller and the target's end see it, from other threads through messages.
 pub trait Ending {
     /// Ends it at once.
     fn close(&self, reason: CloseReason);
     /// Ends it after the commands it has.
     fn drain(&self);
+    /// Its controller may have events to tell.
+    fn events_raised(&self);
 }
 
 /// What one reactor keeps.
@@ -132,18 +134,27 @@ pub fn current() -> Option<Rc<Local>> {
 
 /// Closes a queue pair of this thread's reactor, if it still lives.
 pub fn close_queue_pair(id: u64, reason: CloseReason) {
-    let Some(local) = current() else { return };
-    let pair = local.queue_pairs.borrow().get(&id).cloned();
-    if let Some(pair) = pair {
+    if let Some(pair) = queue_pair(id) {
         pair.close(reason);
     }
 }
 
+/// Lets an admin queue pair of this thread's reactor tell the events of its controller, if it still lives.
+pub fn events_raised(id: u64) {
+    if let Some(pair) = queue_pair(id) {
+        pair.events_raised();
+    }
+}
+
+fn queue_pair(id: u64) -> Option<Rc<dyn Ending>> {
+    current()?.queue_pairs.borrow().get(&id).cloned()
+}
+
 /// Drains a queue pair of this thread's reactor, if the target is stopping.
 pub fn drain_if_stopping(id: u64) {
-    let Some(local) = current().filter(|local| local.is_stopping()) else { return };
-    let pair = local.queue_pairs.borrow().get(&id).cloned();
-    if let Some(pair) = pair {
+    if let Some(pair) = queue_pair(id)
+        && current().is_some_and(|local| local.is_stopping())
+    {
         pair.drain();
     }
 }

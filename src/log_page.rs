@@ -2,7 +2,14 @@
 //!
 //! Base specification, "Get Log Page command".
 
-use crate::{admin, admin::Answer, io, queue_pair::QueuePair, subsystem::Subsystem, target::FIRMWARE};
+use crate::{
+    admin,
+    admin::Answer,
+    io,
+    queue_pair::{self, QueuePair},
+    subsystem::Subsystem,
+    target::FIRMWARE,
+};
 use nvme::{
     IoOpcode, Sqe, Status,
     identify::command_set,
@@ -15,9 +22,12 @@ const DATA_UNIT: u64 = 512_000;
 
 /// Answers Get Log Page.
 pub fn execute<Q: TransportQueuePair>(pair: &QueuePair<Q>, sqe: &Sqe) -> Result<Answer, Status> {
-    let command = GetLogPage::parse(sqe);
+    let command = begin(pair, sqe)?;
     let subsystem = &pair.controller.subsystem;
     let bytes = match command.id {
+        log_id::CHANGED_NAMESPACES => {
+            pair.controller.events.changed_namespaces(command.retain_async_event).to_vec()
+        }
         log_id::ERROR_INFORMATION => pair.controller.errors.page(),
         log_id::SMART => health(subsystem, pair.controller.errors.count()).as_bytes().to_vec(),
         log_id::FIRMWARE_SLOT => FirmwareSlotLog::single(FIRMWARE).as_bytes().to_vec(),
@@ -27,11 +37,25 @@ pub fn execute<Q: TransportQueuePair>(pair: &QueuePair<Q>, sqe: &Sqe) -> Result<
     cut(&command, bytes)
 }
 
-/// The part of a log page that a command asks for.
-pub fn cut(command: &GetLogPage, bytes: Vec<u8>) -> Result<Answer, Status> {
+/// Checks what a command asks for, and lets the events of its log page come again. Reading can change what is read later
+/// (the changed namespace list), so nothing may fail behind this but a log page that is not there.
+pub fn begin<Q: TransportQueuePair>(pair: &QueuePair<Q>, sqe: &Sqe) -> Result<GetLogPage, Status> {
+    let command = GetLogPage::parse(sqe);
     if !command.offset.is_multiple_of(4) || command.offset_is_index {
         return Err(Status::INVALID_FIELD.dnr());
     }
+    queue_pair::check_transfer(sqe, command.bytes, true, false)?;
+    if command.bytes > pair.local.target.limits.max_transfer_bytes.into() {
+        return Err(Status::INVALID_FIELD.dnr());
+    }
+    if !command.retain_async_event {
+        pair.controller.events.log_read(command.id);
+    }
+    Ok(command)
+}
+
+/// The part of a log page that a command asks for.
+pub fn cut(command: &GetLogPage, bytes: Vec<u8>) -> Result<Answer, Status> {
     let len = usize::try_from(command.bytes).map_err(|_| Status::INVALID_FIELD.dnr())?;
     Ok(Answer::Bytes { bytes, offset: command.offset, len })
 }

@@ -7,6 +7,7 @@ use crate::{
     admin,
     config::TransportKind,
     controller::Controller,
+    events::EventRequests,
     fabrics::{self, Plan},
     io, keep_alive,
     local::{Ending, Local},
@@ -47,7 +48,7 @@ pub struct QueuePair<Q> {
     /// Its number in the controller.
     pub qid: Qid,
     /// Asynchronous Event Requests that wait; only on the admin queue.
-    pub event_requests: admin::EventRequests,
+    pub event_requests: EventRequests,
     id: u64,
     sq_entries: u32,
     sq_head: Cell<u32>,
@@ -134,6 +135,10 @@ impl<Q: TransportQueuePair> Ending for QueuePair<Q> {
         if !self.qid.is_admin() || self.controller.io_queue_pairs() == 0 {
             self.transport.drain();
         }
+    }
+
+    fn events_raised(&self) {
+        self.event_requests.notify();
     }
 }
 
@@ -284,7 +289,7 @@ fn serve<Q: TransportQueuePair>(
         controller: plan.controller,
         namespaces,
         qid,
-        event_requests: admin::EventRequests::default(),
+        event_requests: EventRequests::default(),
         id: plan.id,
         sq_entries: plan.sq_entries,
         // Connect has taken the first entry.

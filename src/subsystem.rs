@@ -5,7 +5,7 @@ use crate::{
     controller::{Controller, NewController},
     namespace::Namespace,
 };
-use nvme::{ControllerId, Nqn, Nsid};
+use nvme::{ControllerId, Nqn, Nsid, features::AsyncEvent};
 use std::{
     collections::BTreeMap,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
@@ -121,6 +121,22 @@ impl Subsystem {
     /// A live controller.
     pub fn controller(&self, id: ControllerId) -> Option<Arc<Controller>> {
         self.controllers().live.get(&id).cloned()
+    }
+
+    /// Its live controllers.
+    pub fn live_controllers(&self) -> Vec<Arc<Controller>> {
+        self.controllers().live.values().cloned().collect()
+    }
+
+    /// Tells every host of a change of a namespace: added, removed, resized, read-only or no longer. To be called when
+    /// Identify already says what is new.
+    pub fn namespace_changed(&self, nsid: Nsid) {
+        self.live_controllers().iter().for_each(|controller| controller.namespace_changed(nsid));
+    }
+
+    /// Tells every host of an event.
+    pub fn raise(&self, event: AsyncEvent) {
+        self.live_controllers().iter().for_each(|controller| controller.raise(event));
     }
 
     /// Forgets a controller that ended.

@@ -1,6 +1,6 @@
 //! What exists: ports, subsystems, limits; where queue pairs are placed; how everything stops.
 //!
-//! The target is immutable once it serves. Its few counters are touched when connections come and go, never by commands.
+//! The target is immutable once it serves, but for the counter of the discovery log. Its other counters are touched when connections come and go, never by commands.
 
 use crate::{
     config::{self, Config, Limits},
@@ -8,7 +8,7 @@ use crate::{
     namespace::{Namespace, NamespaceError},
     subsystem::{NewSubsystem, Subsystem, SubsystemKind},
 };
-use nvme::{Nqn, NqnError};
+use nvme::{Nqn, NqnError, features::AsyncEvent};
 use reactor::Mailbox;
 use std::{
     fmt,
@@ -68,6 +68,7 @@ pub struct Target {
     next_queue_pair: AtomicU64,
     connections: AtomicUsize,
     stopping: AtomicBool,
+    discovery_generation: AtomicU64,
 }
 
 impl Target {
@@ -96,6 +97,7 @@ impl Target {
             next_queue_pair: AtomicU64::new(1),
             connections: AtomicUsize::new(0),
             stopping: AtomicBool::new(false),
+            discovery_generation: AtomicU64::new(1),
         })
     }
 
@@ -137,6 +139,18 @@ impl Target {
     /// A connection has ended.
     pub fn release_connection(&self) {
         self.connections.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// The generation counter of the discovery log (GENCTR).
+    pub fn discovery_generation(&self) -> u64 {
+        self.discovery_generation.load(Ordering::Acquire)
+    }
+
+    /// The discovery log says something else to some host from now on: counts, and tells who listens. To be called after
+    /// the change.
+    pub fn discovery_changed(&self) {
+        self.discovery_generation.fetch_add(1, Ordering::AcqRel);
+        self.discovery.raise(AsyncEvent::DiscoveryLog);
     }
 
     /// Whether it is stopping.

@@ -118,6 +118,12 @@ impl Command {
         self.dword(40, lba as u32).dword(44, (lba >> 32) as u32).dword(48, blocks - 1)
     }
 
+    /// Get Log Page that leaves the page's event masked (RAE).
+    pub fn retaining_event(mut self) -> Self {
+        self.sqe[41] |= 0x80;
+        self
+    }
+
     /// Expects `bytes` from the controller.
     pub fn reading(mut self, bytes: usize) -> Self {
         self.reads = bytes;
