@@ -9,6 +9,7 @@ use crate::{
     error_log,
     events::MAX_EVENT_REQUESTS,
     fabrics,
+    io::copy,
     namespace::Namespace,
     queue_pair::QueuePair,
     target::FIRMWARE,
@@ -116,8 +117,13 @@ fn io_controller(controller: &Controller, limits: &Limits) -> IdentifyController
     page.sqe_size = 0x66;
     page.cqe_size = 0x44;
     page.namespace_count = MAX_NSID.into();
-    page.optional_nvm_commands =
-        (nvm_commands::COMPARE | nvm_commands::DATASET_MANAGEMENT | nvm_commands::WRITE_ZEROES).into();
+    page.optional_nvm_commands = (nvm_commands::COMPARE
+        | nvm_commands::DATASET_MANAGEMENT
+        | nvm_commands::WRITE_ZEROES
+        | nvm_commands::VERIFY
+        | nvm_commands::COPY)
+        .into();
+    page.copy_formats = (1 << 0 | 1 << 1).into();
     page.max_namespaces = MAX_NSID.into();
     let cached =
         if controller.subsystem.has_volatile_write_cache() { volatile_write_cache::PRESENT } else { 0 };
@@ -136,6 +142,9 @@ fn namespace(namespace: &Namespace) -> IdentifyNamespace {
     page.utilization = geometry.lba_count.into();
     page.sharing = namespace_sharing::SHARED;
     page.deallocate_features = deallocate::READS_ZEROS | deallocate::WRITE_ZEROES;
+    page.max_copy_range_length = copy::max_range_blocks(geometry.lba_size).into();
+    page.max_copy_length = copy::max_blocks(geometry.lba_size).into();
+    page.max_copy_ranges = (copy::MAX_RANGES - 1) as u8;
     page.nguid = namespace.nguid;
     page.attributes = if namespace.read_only { namespace_attributes::WRITE_PROTECTED } else { 0 };
     page.lba_formats[0] = LbaFormat {

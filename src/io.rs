@@ -3,16 +3,16 @@
 //! NVM command set specification; the order of checks is that of the fact sheet every peer can rely on: opcode, fused
 //! operation, PSDT, namespace, write protection, data descriptor, range, size.
 
+pub mod copy;
+mod dataset;
+
 use crate::{
     fabrics,
     namespace::LocalNamespace,
     queue_pair::{self, QueuePair},
 };
 use backends::BackendQueue;
-use nvme::{
-    Completion, IoCommand, IoOpcode, Nsid, Sqe, Status,
-    io::{DatasetManagement, DatasetRange},
-};
+use nvme::{Completion, IoCommand, IoOpcode, Nsid, Sqe, Status};
 use reactor::{BufferClass, Data, DataBuffer};
 use std::rc::Rc;
 use transports::{Capsule, FetchError, QueuePair as TransportQueuePair, Slot};
@@ -25,6 +25,8 @@ pub const SUPPORTED: &[IoOpcode] = &[
     IoOpcode::Compare,
     IoOpcode::WriteZeroes,
     IoOpcode::DatasetManagement,
+    IoOpcode::Verify,
+    IoOpcode::Copy,
 ];
 
 /// Why a command has no completion, or a failed one.
@@ -80,8 +82,13 @@ async fn execute<Q: TransportQueuePair>(
     }
     let command = IoCommand::parse(sqe)?;
     let namespace = admit(pair, &command)?;
-    if command.opcode == IoOpcode::DatasetManagement {
-        return dataset_management(pair, &command, namespace, data, token).await;
+    // Boxed, here and below: what is rare must not take memory in every slot.
+    match command.opcode {
+        IoOpcode::DatasetManagement => {
+            return Box::pin(dataset::execute(pair, &command, namespace, data, token)).await;
+        }
+        IoOpcode::Copy => return Box::pin(copy::execute(pair, &command, namespace, data, token)).await,
+        _ => {}
     }
     let len = transfer_len(&command, namespace);
     let to_host = command.opcode == IoOpcode::Read;
@@ -90,6 +97,9 @@ async fn execute<Q: TransportQueuePair>(
         return Err(Status::LBA_OUT_OF_RANGE.dnr().into());
     }
     check_size(pair, len)?;
+    if command.opcode == IoOpcode::Verify {
+        return Box::pin(copy::verify(pair, &command, namespace)).await;
+    }
     let data = if len > 0 && !to_host { Some(data_in(pair, data, token, len as usize).await?) } else { None };
     let (completion, data) = namespace.queue.execute(&command, data).await;
     if completion.status.is_success() {
@@ -118,42 +128,6 @@ fn data_in<'a, Q: TransportQueuePair>(
     }
 }
 
-/// Dataset Management: deallocates ranges. All are checked before the first is touched; other attributes are hints that
-/// nothing follows from. Hosts may send more bytes than the ranges take (Linux always sends 4096).
-#[allow(
-    clippy::manual_async_fn,
-    reason = "an `async fn` holds its arguments twice, in the memory of every slot"
-)]
-fn dataset_management<'a, Q: TransportQueuePair>(
-    pair: &'a QueuePair<Q>,
-    command: &'a IoCommand<'_>,
-    namespace: &'a LocalNamespace,
-    data: Option<DataBuffer>,
-    token: &'a mut Q::Token,
-) -> impl Future<Output = Result<(Completion, Data), Failure>> + 'a {
-    async move {
-        let wanted = DatasetManagement::parse(command.raw);
-        let len = command.raw.sgl().length as usize;
-        if len < wanted.data_len() {
-            return Err(Status::DATA_SGL_LENGTH_INVALID.dnr().into());
-        }
-        queue_pair::check_transfer(command.raw, len as u64, false, data.is_some())?;
-        check_size(pair, len as u64)?;
-        let data = data_in(pair, data, token, len).await?;
-        let (ranges, _) = data.filled()[..wanted.data_len()].as_chunks();
-        if !ranges.iter().all(|range| DatasetRange::parse(range).is_within(namespace.geometry().lba_count)) {
-            return Err(Status::LBA_OUT_OF_RANGE.dnr().into());
-        }
-        for range in ranges.iter().map(DatasetRange::parse).filter(|r| wanted.deallocate && r.blocks > 0) {
-            let completion = namespace.queue.deallocate(range.lba, range.blocks.into()).await;
-            if !completion.status.is_success() {
-                return Ok((completion, Data::None));
-            }
-        }
-        Ok((Completion::OK, Data::None))
-    }
-}
-
 /// Whether this command may be executed on its namespace.
 fn admit<'a, Q: TransportQueuePair>(
     pair: &'a QueuePair<Q>,
@@ -167,16 +141,20 @@ fn admit<'a, Q: TransportQueuePair>(
         return Err(Status::INVALID_NAMESPACE.dnr());
     }
     let namespace = pair.namespaces.get(command.nsid).ok_or(Status::INVALID_NAMESPACE.dnr())?;
-    let reads = matches!(command.opcode, IoOpcode::Read | IoOpcode::Compare | IoOpcode::Flush);
+    let reads =
+        matches!(command.opcode, IoOpcode::Read | IoOpcode::Compare | IoOpcode::Verify | IoOpcode::Flush);
     if namespace.read_only && !reads {
         return Err(Status::NAMESPACE_WRITE_PROTECTED.dnr());
     }
     Ok(namespace)
 }
 
-/// Bytes that travel with a command; Write Zeroes has a range but no data.
+/// Bytes that travel with a command; Write Zeroes and Verify have a range but no data.
 fn transfer_len(command: &IoCommand<'_>, namespace: &LocalNamespace) -> u64 {
-    if command.opcode == IoOpcode::WriteZeroes { 0 } else { command.byte_len(namespace.geometry().lba_size) }
+    match command.opcode {
+        IoOpcode::WriteZeroes | IoOpcode::Verify => 0,
+        _ => command.byte_len(namespace.geometry().lba_size),
+    }
 }
 
 fn check_size<Q: TransportQueuePair>(pair: &QueuePair<Q>, len: u64) -> Result<(), Status> {

@@ -88,7 +88,10 @@ fn effects() -> EffectsLog {
         page.add_admin(opcode.code(), effect::SUPPORTED);
     }
     for opcode in io::SUPPORTED {
-        let changes = matches!(opcode, IoOpcode::Write | IoOpcode::WriteZeroes | IoOpcode::DatasetManagement);
+        let changes = matches!(
+            opcode,
+            IoOpcode::Write | IoOpcode::WriteZeroes | IoOpcode::DatasetManagement | IoOpcode::Copy
+        );
         page.add_io(opcode.code(), effect::SUPPORTED | if changes { effect::BLOCK_CONTENT } else { 0 });
     }
     page

@@ -5,6 +5,7 @@ mod admin;
 mod allocations;
 mod config;
 mod connect;
+mod copy;
 mod digests;
 mod discovery;
 mod events;

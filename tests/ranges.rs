@@ -189,15 +189,17 @@ fn what_is_offered_is_what_works() {
     run(async {
         let (host, _io) = connected(&target).await?;
         let controller = host.identify(0x01, 0).await?;
-        assert_eq!(u16_at(&controller, 520), 0b1101, "ONCS: Compare, Dataset Management, Write Zeroes");
+        let offered = u16_at(&controller, 520);
+        assert_eq!(offered, 0b1_1000_1101, "ONCS: Compare, Dataset Management, Write Zeroes, Verify, Copy");
+        assert_eq!(u16_at(&controller, 534), 0b11, "copy descriptor formats 0 and 1");
         for nsid in [1, 2, 3] {
             assert_eq!(host.identify(0x00, nsid).await?[33], 0b1001, "DLFEAT: reads zeroes, DEAC");
         }
         let effects = host.log(0x05, 4096, 0).await?;
         let supported: Vec<usize> = (0..256).filter(|op| effects[1024 + op * 4] & 1 != 0).collect();
-        assert_eq!(supported, [0x00, 0x01, 0x02, 0x05, 0x08, 0x09]);
+        assert_eq!(supported, [0x00, 0x01, 0x02, 0x05, 0x08, 0x09, 0x0c, 0x19]);
         let changing: Vec<usize> = (0..256).filter(|op| effects[1024 + op * 4] & 2 != 0).collect();
-        assert_eq!(changing, [0x01, 0x08, 0x09]);
+        assert_eq!(changing, [0x01, 0x08, 0x09, 0x19]);
         Ok(())
     });
     target.stop();

@@ -1,8 +1,12 @@
 //! I/O commands: the checks every one passes first, and the block range.
 //!
 //! Namespace, access, SGL and range checks need state this package does not have;
-//! it offers [`IoCommand::is_within`] and [`IoCommand::byte_len`] for them. Payload
-//! formats of Dataset Management, Copy and reservations are read by their users.
+//! it offers [`IoCommand::is_within`] and [`IoCommand::byte_len`] for them. Copy has a
+//! file of its own; payload formats of reservations are read by their users.
+
+mod copy;
+
+pub use copy::{CopyCommand, CopyRange};
 
 use crate::ids::{Lba, Nsid};
 use crate::opcode::IoOpcode;
