@@ -39,7 +39,7 @@ pub enum Command {
 /// `weft serve`
 #[derive(Clone, Debug, Default, PartialEq, Eq, Args)]
 pub struct ServeArgs {
-    /// The configuration file (see weft.example.toml)
+    /// The configuration file: TOML (see weft.example.toml), or JSON saved by nvmetcli
     #[arg(short, long, value_name = "FILE")]
     pub config: Option<PathBuf>,
     /// Listen here instead of the address of the only port; port 0 lets the kernel choose
@@ -57,14 +57,20 @@ pub struct ServeArgs {
     /// How many reactors to run instead of one for each CPU this process may use
     #[arg(short, long, value_name = "N")]
     pub reactors: Option<NonZeroUsize>,
+    /// Refuse a file that asks for something weft cannot do yet, instead of leaving it out
+    #[arg(long, requires = "config")]
+    pub strict: bool,
 }
 
 /// `weft check`
 #[derive(Clone, Debug, PartialEq, Eq, Args)]
 pub struct CheckArgs {
-    /// The configuration file
+    /// The configuration file: weft's TOML, or JSON saved by nvmetcli
     #[arg(short, long, value_name = "FILE")]
     pub config: PathBuf,
+    /// Refuse a file that asks for something weft cannot do yet
+    #[arg(long)]
+    pub strict: bool,
 }
 
 /// `--listen` does not say which port it means.

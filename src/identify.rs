@@ -12,7 +12,6 @@ use crate::{
     io::copy,
     namespace::Namespace,
     queue_pair::QueuePair,
-    target::FIRMWARE,
 };
 use nvme::{
     Nsid, Sqe, Status,
@@ -54,10 +53,11 @@ pub fn execute<Q: TransportQueuePair>(pair: &QueuePair<Q>, sqe: &Sqe) -> Result<
         }
         cns::NAMESPACE_DESCRIPTORS => {
             let found = known(controller, command.nsid)?;
-            NamespaceDescriptors::new(&mut page)
-                .nguid(found.nguid)
-                .uuid(found.uuid)
-                .command_set(command_set::NVM);
+            let mut descriptors = NamespaceDescriptors::new(&mut page);
+            if found.nguid != [0; 16] {
+                descriptors.nguid(found.nguid);
+            }
+            descriptors.uuid(found.uuid).command_set(command_set::NVM);
         }
         cns::COMMAND_SET_NAMESPACE if command.csi == command_set::NVM => {
             // No protection information: all zero, for a namespace that exists.
@@ -92,7 +92,7 @@ pub fn common_controller(controller: &Controller, limits: &Limits) -> IdentifyCo
     let mut page = IdentifyController::new_zeroed();
     page.set_serial(&subsystem.serial);
     page.set_model(&subsystem.model);
-    page.set_firmware(FIRMWARE);
+    page.set_firmware(&subsystem.firmware);
     page.max_data_transfer_size = (limits.max_transfer_bytes / 4096).ilog2() as u8;
     page.controller_id = controller.id.0.into();
     page.version = fabrics::VERSION.into();

@@ -8,7 +8,6 @@ use crate::{
     io,
     queue_pair::{self, QueuePair},
     subsystem::Subsystem,
-    target::FIRMWARE,
 };
 use nvme::{
     IoOpcode, Sqe, Status,
@@ -30,7 +29,7 @@ pub fn execute<Q: TransportQueuePair>(pair: &QueuePair<Q>, sqe: &Sqe) -> Result<
         }
         log_id::ERROR_INFORMATION => pair.controller.errors.page(),
         log_id::SMART => health(subsystem, pair.controller.errors.count()).as_bytes().to_vec(),
-        log_id::FIRMWARE_SLOT => FirmwareSlotLog::single(FIRMWARE).as_bytes().to_vec(),
+        log_id::FIRMWARE_SLOT => FirmwareSlotLog::single(&subsystem.firmware).as_bytes().to_vec(),
         log_id::EFFECTS if command.csi == command_set::NVM => effects().as_bytes().to_vec(),
         _ => return Err(Status::INVALID_LOG_PAGE.dnr()),
     };

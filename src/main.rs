@@ -4,11 +4,12 @@ use anyhow::{Context, Result, bail};
 use clap::Parser;
 use std::{
     io::{self, Write as _},
+    path::Path,
     process::ExitCode,
 };
 use weft::{
     cli::{CheckArgs, Cli, Command, ServeArgs},
-    config::{AllowedHosts, Config},
+    config::{AllowedHosts, Config, Loaded},
     control,
     daemon::Daemon,
     logging,
@@ -34,16 +35,7 @@ fn main() -> ExitCode {
 }
 
 fn check(arguments: &CheckArgs) -> Result<()> {
-    let loaded = match Config::load(&arguments.config) {
-        Ok(loaded) => loaded,
-        Err(error) => {
-            eprintln!("{error}");
-            bail!("{} cannot be used", arguments.config.display());
-        }
-    };
-    for warning in &loaded.warnings {
-        eprintln!("{warning}");
-    }
+    let loaded = load(&arguments.config, arguments.strict)?;
     let namespaces: usize = loaded.config.subsystems.iter().map(|s| s.namespaces.len()).sum();
     println!(
         "{} is right: {} port(s), {} subsystem(s), {namespaces} namespace(s)",
@@ -54,13 +46,26 @@ fn check(arguments: &CheckArgs) -> Result<()> {
     Ok(())
 }
 
+/// Reads a configuration file and says everything there is to say about it.
+fn load(path: &Path, strict: bool) -> Result<Loaded> {
+    let loaded = match Config::load(path) {
+        Ok(loaded) => loaded,
+        Err(error) => {
+            eprintln!("{error}");
+            bail!("{} cannot be used", path.display());
+        }
+    };
+    loaded.remarks.iter().for_each(|remark| eprintln!("{remark}"));
+    let unsupported = loaded.unsupported().count();
+    if strict && unsupported > 0 {
+        bail!("{} asks for {unsupported} thing(s) that weft cannot do yet (--strict)", path.display());
+    }
+    Ok(loaded)
+}
+
 fn serve(arguments: &ServeArgs) -> Result<()> {
     let mut config = match &arguments.config {
-        Some(path) => {
-            let loaded = Config::load(path)?;
-            loaded.warnings.iter().for_each(|warning| eprintln!("{warning}"));
-            loaded.config
-        }
+        Some(path) => load(path, arguments.strict)?.config,
         None => Config::default_target(),
     };
     arguments.apply(&mut config)?;

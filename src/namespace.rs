@@ -84,7 +84,7 @@ pub struct Namespace {
     pub nsid: Nsid,
     /// Its UUID, the same on every path and after every restart.
     pub uuid: Uuid,
-    /// Its NGUID, likewise.
+    /// Its NGUID, likewise; zero is none.
     pub nguid: [u8; 16],
     /// Hosts may not write.
     pub read_only: bool,
@@ -110,7 +110,7 @@ impl Namespace {
         Ok(Namespace {
             nsid: Nsid(config.nsid),
             uuid: config.uuid,
-            nguid: config.nguid,
+            nguid: config.nguid.unwrap_or_default(),
             read_only: config.read_only,
             storage,
             cells: Mutex::default(),

@@ -32,6 +32,8 @@ pub struct Subsystem {
     pub serial: String,
     /// The model number (MN).
     pub model: String,
+    /// The firmware revision (FR).
+    pub firmware: String,
     /// Who may connect.
     pub hosts: AllowedHosts,
     /// Ports that offer it, by identifier.
@@ -57,6 +59,8 @@ pub struct NewSubsystem {
     pub serial: String,
     /// The model number (MN).
     pub model: String,
+    /// The firmware revision (FR).
+    pub firmware: String,
     /// Who may connect.
     pub hosts: AllowedHosts,
     /// Ports that offer it.
@@ -76,6 +80,7 @@ impl Subsystem {
             nqn: new.nqn,
             serial: new.serial,
             model: new.model,
+            firmware: new.firmware,
             hosts: new.hosts,
             ports: new.ports,
             namespaces,

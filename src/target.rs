@@ -8,7 +8,7 @@ use crate::{
     namespace::{Namespace, NamespaceError},
     subsystem::{NewSubsystem, Subsystem, SubsystemKind},
 };
-use nvme::{Nqn, NqnError, features::AsyncEvent};
+use nvme::{Nqn, features::AsyncEvent};
 use reactor::Mailbox;
 use std::{
     fmt,
@@ -19,7 +19,7 @@ use std::{
     },
 };
 
-/// The firmware revision controllers report (FR): the version of this program.
+/// The firmware revision controllers report (FR) when none is configured: the version of this program.
 pub const FIRMWARE: &str = env!("CARGO_PKG_VERSION");
 
 /// A port that is bound.
@@ -38,15 +38,12 @@ pub struct BoundPort {
 pub enum TargetError {
     /// A namespace cannot be opened.
     Namespace(String, u32, NamespaceError),
-    /// A name is none.
-    Name(String, NqnError),
 }
 
 impl fmt::Display for TargetError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             TargetError::Namespace(nqn, nsid, error) => write!(f, "namespace {nsid} of {nqn}: {error}"),
-            TargetError::Name(nqn, error) => write!(f, "subsystem {nqn}: {error}"),
         }
     }
 }
@@ -83,6 +80,7 @@ impl Target {
             nqn: Nqn::discovery(),
             serial: "weft-discovery".into(),
             model: "weft discovery".into(),
+            firmware: FIRMWARE.into(),
             hosts: config::AllowedHosts::Any,
             ports: ports.iter().map(|p| p.id).collect(),
             namespaces: Vec::new(),
@@ -172,18 +170,17 @@ impl Target {
 
 fn open_subsystem(wanted: &config::Subsystem) -> Result<NewSubsystem, TargetError> {
     let mut namespaces = Vec::new();
-    for namespace in &wanted.namespaces {
+    for namespace in wanted.namespaces.iter().filter(|namespace| namespace.enabled) {
         let opened = Namespace::open(namespace)
             .map_err(|error| TargetError::Namespace(wanted.nqn.to_string(), namespace.nsid, error))?;
         namespaces.push(Arc::new(opened));
     }
-    let nqn =
-        wanted.nqn.as_str().parse().map_err(|error| TargetError::Name(wanted.nqn.to_string(), error))?;
     Ok(NewSubsystem {
         kind: SubsystemKind::Nvm,
-        nqn,
+        nqn: wanted.nqn.clone(),
         serial: wanted.serial.clone(),
         model: wanted.model.clone(),
+        firmware: wanted.firmware.clone().unwrap_or_else(|| FIRMWARE.into()),
         hosts: wanted.hosts.clone(),
         ports: wanted.ports.clone(),
         namespaces,

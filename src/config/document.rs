@@ -1,6 +1,5 @@
 //! The whole document: the single tables, the ports, and what must fit together across sections.
 
-use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::num::NonZeroUsize;
 use std::ops::RangeInclusive;
@@ -9,11 +8,15 @@ use std::time::Duration;
 
 use toml::de::DeTable;
 
-use super::model::{Config, GIB, KIB, Limits, MIB, Metrics, Port, Reactors, TransportKind};
-use super::report::{ConfigError, Report, Severity};
+use super::ana::AnaGroups;
+use super::checks::{Known, KnownPorts};
+use super::model::{
+    AnaGroup, AnaState, Config, GIB, KIB, Limits, MAX_ANA_GROUP, MIB, Metrics, Port, Reactors, TransportKind,
+};
+use super::report::{ConfigError, Report};
 use super::section::{Located, Section};
-use super::subsystem::{self, Known};
-use super::{Loaded, value};
+use super::value::Names;
+use super::{Format, Loaded, subsystem, value};
 use crate::logging;
 
 /// A reactor's arena must hold a few of the largest transfers at once, or commands would wait for each other
@@ -28,11 +31,7 @@ pub(super) fn read(source: &str, file: &str, directory: &Path) -> Result<Loaded,
         report.syntax(error);
     }
     let config = walk(Section::root(&report, table.get_ref()), directory);
-    let diagnostics = report.finish(file);
-    if diagnostics.iter().any(|diagnostic| diagnostic.severity == Severity::Mistake) {
-        return Err(ConfigError::Mistakes(diagnostics));
-    }
-    Ok(Loaded { config, warnings: diagnostics })
+    report.conclude(file, config, Format::Toml)
 }
 
 /// Reads every section. The result is only worth something when no mistake was reported.
@@ -47,7 +46,9 @@ fn walk(root: Section<'_>, directory: &Path) -> Config {
     let ports = root.children("port", "port");
     let subsystems = root.children("subsystem", "subsystem");
 
-    match (ports.is_empty(), subsystems.is_empty()) {
+    // Written out as empty, it is meant; nowhere in the file, it has been forgotten.
+    let none = |key| root.is_empty_list(key);
+    match (ports.is_empty() && !none("port"), subsystems.is_empty() && !none("subsystem")) {
         (true, true) => {
             let message = "nothing is configured: expected at least one [[port]] and one [[subsystem]]";
             root.report.absent(0, "", message);
@@ -57,12 +58,18 @@ fn walk(root: Section<'_>, directory: &Path) -> Config {
         (false, false) => {}
     }
 
-    let (ports, port_ids) = read_ports(ports, metrics.address);
-    let mut known = Known::new(directory, port_ids);
-    let subsystems =
-        subsystems.into_iter().filter_map(|section| subsystem::read(section, &mut known)).collect();
+    let strict_names = root.flag("strict_names").is_none_or(|flag| flag.value);
+    let names = if strict_names { Names::Standard } else { Names::Any };
+    let (ports, port_ids) = read_ports(root.report, ports, metrics.address);
+    let mut known = Known::new(root.report, directory);
+    let subsystems = subsystems
+        .into_iter()
+        .filter_map(|section| subsystem::read(section, names, port_ids.as_deref(), &mut known))
+        .collect();
     root.finish();
-    Config { log: log.map(|log| log.value), metrics, reactors, limits, ports, subsystems }
+    let mut config = Config { log: log.map(|log| log.value), metrics, reactors, limits, ports, subsystems };
+    config.sort();
+    config
 }
 
 fn read_metrics(section: Section<'_>) -> Metrics {
@@ -147,70 +154,50 @@ fn size32(section: &Section<'_>, key: &'static str, range: RangeInclusive<u64>) 
 
 /// The ports without mistakes, and the ids of all; no ids when one of them could not be read, since then
 /// nobody can say which id does not exist.
-fn read_ports(sections: Vec<Section<'_>>, metrics: SocketAddr) -> (Vec<Port>, Option<Vec<u16>>) {
+fn read_ports(
+    report: &Report<'_>,
+    sections: Vec<Section<'_>>,
+    metrics: SocketAddr,
+) -> (Vec<Port>, Option<Vec<u16>>) {
     let mut ports = Vec::new();
-    let mut ids = BTreeMap::new();
-    let mut addresses: Vec<(TransportKind, Located<SocketAddr>)> = Vec::new();
+    let mut known = KnownPorts::new(report, metrics);
     let mut all_ids_read = true;
     for section in sections {
-        let id = section.whole("id", 1..=u16::MAX);
-        let id = section.require("id", id, "a number from 1 to 65535, different for each port");
+        let id = section.whole("id", 0..=u16::MAX);
+        let id = section.require("id", id, "a number from 0 to 65535, different for each port");
         let transport = section.choice("transport", &TransportKind::ALL.map(|kind| (kind.name(), kind)));
         let transport = section.require("transport", transport, "\"tcp\" or \"rdma\"");
         let address = section.text("address", value::ADDRESS_FORM, value::address);
         let address = section.require("address", address, value::ADDRESS_FORM);
 
         all_ids_read &= id.is_some();
-        if let Some(id) = id
-            && let Some(first) = ids.insert(id.value, id.at)
-        {
-            ids.insert(id.value, first);
-            let line = section.report.line(first);
-            section.mistake(
-                id.at,
-                "id",
-                format!("{} is taken by line {line}: expected a different id", id.value),
-            );
+        if let Some(id) = id {
+            known.check_id(id, section.path("id"));
         }
         if let (Some(transport), Some(address)) = (transport, address) {
-            check_address(&section, transport.value, address, &addresses, metrics);
-            addresses.push((transport.value, address));
+            known.check_address(transport.value, address, &section.path("address"));
         }
+        let ana_groups = read_ana_groups(report, section.children("ana_group", "port.ana_group"));
         section.finish();
         if let (Some(id), Some(transport), Some(address)) = (id, transport, address) {
-            ports.push(Port { id: id.value, transport: transport.value, address: address.value });
+            let (transport, address) = (transport.value, address.value);
+            ports.push(Port { id: id.value, transport, address, ana_groups });
         }
     }
-    (ports, all_ids_read.then(|| ids.into_keys().collect()))
+    (ports, all_ids_read.then(|| known.ids()))
 }
 
-/// Reports an address that could not be bound beside those before it.
-fn check_address(
-    section: &Section<'_>,
-    transport: TransportKind,
-    address: Located<SocketAddr>,
-    before: &[(TransportKind, Located<SocketAddr>)],
-    metrics: SocketAddr,
-) {
-    let clash =
-        before.iter().find(|(other, taken)| *other == transport && overlap(taken.value, address.value));
-    if let Some((_, taken)) = clash {
-        let line = section.report.line(taken.at);
-        let message = format!("{} is taken by line {line}: expected a different address", address.value);
-        section.mistake(address.at, "address", message);
+fn read_ana_groups(report: &Report<'_>, sections: Vec<Section<'_>>) -> Vec<AnaGroup> {
+    let mut groups = AnaGroups::new(report);
+    for section in sections {
+        let id = section.whole("id", 1..=MAX_ANA_GROUP);
+        let id = section.require("id", id, &format!("a number from 1 to {MAX_ANA_GROUP}"));
+        let state = section.choice("state", &AnaState::ALL.map(|state| (state.name(), state)));
+        let state = section.require("state", state, "a state such as \"inaccessible\"");
+        if let (Some(id), Some(state)) = (id, state) {
+            groups.add(id, state, &section.path("id"), &section.path("state"));
+        }
+        section.finish();
     }
-    if transport == TransportKind::Tcp && overlap(metrics, address.value) {
-        let message = format!("{} is taken by the metrics page: expected a different address", address.value);
-        section.mistake(address.at, "address", message);
-    }
-}
-
-/// Whether one socket would keep the other from listening. Port 0 never does; the wildcard covers its address
-/// family.
-fn overlap(left: SocketAddr, right: SocketAddr) -> bool {
-    let wildcard = left.ip().is_unspecified() || right.ip().is_unspecified();
-    left.port() != 0
-        && left.port() == right.port()
-        && left.is_ipv4() == right.is_ipv4()
-        && (wildcard || left.ip() == right.ip())
+    groups.finish()
 }

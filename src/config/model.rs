@@ -1,4 +1,7 @@
 //! The checked model: what every other part of the target reads. No text and no positions in here.
+//!
+//! It is complete and in one order (see [`Config::sort`]), so that two configurations are equal exactly when they ask for
+//! the same thing, however their files say it.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::num::NonZeroUsize;
@@ -16,6 +19,11 @@ pub(super) const GIB: u64 = 1 << 30;
 /// The highest namespace identifier a configuration may use; Identify reports it as NN and MNAN.
 pub const MAX_NSID: u32 = 1024;
 
+/// The highest ANA group a namespace may be in, as with the Linux kernel's target.
+pub const MAX_ANA_GROUP: u32 = 128;
+/// The ANA group of a namespace whose configuration names none.
+pub const DEFAULT_ANA_GROUP: u32 = 1;
+
 pub(super) const DEFAULT_MODEL: &str = "weft";
 /// The block size of a namespace whose configuration names none (a file's may follow what lies under it).
 pub const DEFAULT_LBA_SIZE: u32 = 4096;
@@ -32,9 +40,9 @@ pub struct Config {
     pub reactors: Reactors,
     /// Upper bounds, fixed when a host connects.
     pub limits: Limits,
-    /// Where hosts connect: at least one, with different ids and addresses.
+    /// Where hosts connect, with different ids and addresses, by ascending id. Empty only when the file says so.
     pub ports: Vec<Port>,
-    /// What is exported: at least one, with different NQNs.
+    /// What is exported, with different NQNs, by ascending NQN. Empty only when the file says so.
     pub subsystems: Vec<Subsystem>,
 }
 
@@ -87,6 +95,32 @@ pub struct Port {
     pub transport: TransportKind,
     /// Where to listen; port 0 lets the kernel choose.
     pub address: SocketAddr,
+    /// The states of ANA groups whose namespaces are not simply optimized here, by ascending id.
+    pub ana_groups: Vec<AnaGroup>,
+}
+
+/// `[[port.ana_group]]`: how a port reaches the namespaces of an ANA group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AnaGroup {
+    /// The group: 1 to [`MAX_ANA_GROUP`].
+    pub id: u32,
+    /// Its state on this port.
+    pub state: AnaState,
+}
+
+/// What a path to an ANA group is good for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AnaState {
+    /// The path to use.
+    Optimized,
+    /// A slower path.
+    NonOptimized,
+    /// No path now.
+    Inaccessible,
+    /// No path ever again.
+    PersistentLoss,
+    /// About to be another state.
+    Change,
 }
 
 /// The transports a port can speak.
@@ -107,11 +141,13 @@ pub struct Subsystem {
     pub serial: String,
     /// The model number: 1 to 40 printable ASCII characters.
     pub model: String,
+    /// The firmware revision: 1 to 8 printable ASCII characters; `None` is weft's version.
+    pub firmware: Option<String>,
     /// Who may connect.
     pub hosts: AllowedHosts,
-    /// The ids of the ports that offer it: at least one, each of them exists.
+    /// The ids of the ports that offer it, ascending; each of them exists. Empty only when the file says so.
     pub ports: Vec<u16>,
-    /// Its namespaces, with different NSIDs.
+    /// Its namespaces, with different NSIDs, by ascending NSID.
     pub namespaces: Vec<Namespace>,
 }
 
@@ -120,7 +156,7 @@ pub struct Subsystem {
 pub enum AllowedHosts {
     /// Whoever reaches the port.
     Any,
-    /// The hosts with these NQNs; nobody when the list is empty.
+    /// The hosts with these NQNs, ascending; nobody when the list is empty.
     Listed(Vec<Nqn>),
 }
 
@@ -146,10 +182,14 @@ pub struct Namespace {
     pub lba_size: Option<u32>,
     /// Its UUID, never zero.
     pub uuid: Uuid,
-    /// Its NGUID, never zero.
-    pub nguid: [u8; 16],
+    /// Its NGUID, never zero; `None` reports none.
+    pub nguid: Option<[u8; 16]>,
     /// Whether hosts may only read.
     pub read_only: bool,
+    /// Whether it is exported; one that is not keeps its identity and its NSID.
+    pub enabled: bool,
+    /// Its ANA group: 1 to [`MAX_ANA_GROUP`].
+    pub ana_group: u32,
 }
 
 /// What holds the blocks of a namespace.
@@ -225,6 +265,24 @@ impl TransportKind {
     }
 }
 
+impl AnaState {
+    /// Every state, from best to worst.
+    pub const ALL: [Self; 5] =
+        [Self::Optimized, Self::NonOptimized, Self::Inaccessible, Self::PersistentLoss, Self::Change];
+
+    /// The name in configuration files, as the Linux kernel's target has it.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Optimized => "optimized",
+            Self::NonOptimized => "non-optimized",
+            Self::Inaccessible => "inaccessible",
+            Self::PersistentLoss => "persistent-loss",
+            Self::Change => "change",
+        }
+    }
+}
+
 impl Namespace {
     /// A writable memory namespace whose identity is derived from the subsystem's NQN and the NSID.
     #[must_use]
@@ -235,13 +293,32 @@ impl Namespace {
             backend: NamespaceBackend::Memory { size_bytes },
             lba_size: None,
             uuid,
-            nguid: uuid.0,
+            nguid: Some(uuid.0),
             read_only: false,
+            enabled: true,
+            ana_group: DEFAULT_ANA_GROUP,
         }
     }
 }
 
 impl Config {
+    /// Puts everything into the order the model promises, so that equal configurations compare equal.
+    pub fn sort(&mut self) {
+        self.ports.sort_by_key(|port| port.id);
+        for port in &mut self.ports {
+            port.ana_groups.sort_by_key(|group| group.id);
+        }
+        self.subsystems.sort_by(|left, right| left.nqn.cmp(&right.nqn));
+        for subsystem in &mut self.subsystems {
+            subsystem.ports.sort_unstable();
+            subsystem.namespaces.sort_by_key(|namespace| namespace.nsid);
+            if let AllowedHosts::Listed(hosts) = &mut subsystem.hosts {
+                hosts.sort_unstable();
+                hosts.dedup();
+            }
+        }
+    }
+
     /// What `weft serve` exports without a configuration file: one gibibyte of memory, on this machine only,
     /// for any host.
     #[must_use]
@@ -256,10 +333,12 @@ impl Config {
                 id: 1,
                 transport: TransportKind::Tcp,
                 address: SocketAddr::from((Ipv4Addr::LOCALHOST, 4420)),
+                ana_groups: Vec::new(),
             }],
             subsystems: vec![Subsystem {
                 serial: identity::derived_serial(nqn.as_str()),
                 model: DEFAULT_MODEL.to_owned(),
+                firmware: None,
                 hosts: AllowedHosts::Any,
                 ports: vec![1],
                 namespaces: vec![Namespace::memory(&nqn, 1, GIB)],

@@ -1,13 +1,13 @@
 //! `[[subsystem.namespace]]`: where its blocks are, their size and its identity.
 
-use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
-use std::path::PathBuf;
 
+use super::checks::{Known, Taken};
 use super::identity;
-use super::model::{DEFAULT_LBA_SIZE, MAX_NSID, Namespace, NamespaceBackend};
+use super::model::{
+    DEFAULT_ANA_GROUP, DEFAULT_LBA_SIZE, MAX_ANA_GROUP, MAX_NSID, Namespace, NamespaceBackend,
+};
 use super::section::{Located, Section};
-use super::subsystem::{Known, earlier};
 use super::value;
 
 const LBA_SIZES: RangeInclusive<u32> = 512..=4096;
@@ -26,76 +26,54 @@ pub(super) fn read_all(
     subsystem_nqn: &str,
     known: &mut Known<'_>,
 ) -> Vec<Namespace> {
-    let mut nsids = BTreeMap::new();
-    // Identities of this subsystem only: twice in here is a mistake, twice across subsystems a warning.
-    let mut uuids = BTreeMap::new();
-    let mut nguids = BTreeMap::new();
-    let mut namespaces = Vec::new();
-    for section in sections {
-        let nsid = section.whole("nsid", 1..=MAX_NSID);
-        let nsid = section.require(
-            "nsid",
-            nsid,
-            &format!("a number from 1 to {MAX_NSID}, different for each namespace"),
-        );
-        if let Some(nsid) = nsid
-            && let Some(first) = earlier(&mut nsids, nsid.value, nsid.at)
-        {
-            let line = section.report.line(first);
-            section.mistake(
-                nsid.at,
-                "nsid",
-                format!("{} is taken by line {line}: expected a different NSID", nsid.value),
-            );
-        }
-        let lba_size = read_lba_size(&section);
-        let backend = read_backend(&section, lba_size, known);
-        let read_only = section.flag("read_only").is_some_and(|flag| flag.value);
-
-        // Without an NSID there are mistakes already, and what is derived from 0 goes nowhere.
-        let uuid = section.text("uuid", "a UUID", value::uuid);
-        let nguid = section.text("nguid", "32 hexadecimal digits", value::nguid);
-        if let Some(uuid) = uuid {
-            let first =
-                [earlier(&mut uuids, uuid.value, uuid.at), earlier(&mut known.uuids, uuid.value, uuid.at)];
-            check_identity(&section, "uuid", uuid.at, &uuid.value.to_string(), first);
-        }
-        if let Some(nguid) = nguid {
-            let first = [
-                earlier(&mut nguids, nguid.value, nguid.at),
-                earlier(&mut known.nguids, nguid.value, nguid.at),
-            ];
-            let shown = format!("{:032x}", u128::from_be_bytes(nguid.value));
-            check_identity(&section, "nguid", nguid.at, &shown, first);
-        }
-        let derived = || identity::derived_uuid(subsystem_nqn, nsid.map_or(0, |nsid| nsid.value));
-        let uuid = uuid.map_or_else(derived, |uuid| uuid.value);
-        let nguid = nguid.map_or(uuid.0, |nguid| nguid.value);
-        section.finish();
-        if let (Some(nsid), Some(backend)) = (nsid, backend) {
-            namespaces.push(Namespace { nsid: nsid.value, backend, lba_size, uuid, nguid, read_only });
-        }
-    }
-    namespaces
+    let mut taken = Taken::default();
+    let read = |section| read_one(section, subsystem_nqn, known, &mut taken);
+    sections.into_iter().filter_map(read).collect()
 }
 
-/// Two namespaces that look like one volume make hosts treat them as two paths to it: inside a subsystem that
-/// destroys data, across subsystems it may be meant (the same file offered twice).
-fn check_identity(
-    section: &Section<'_>,
-    key: &str,
-    at: usize,
-    shown: &str,
-    [here, anywhere]: [Option<usize>; 2],
-) {
-    if let Some(first) = here {
-        let line = section.report.line(first);
-        section.mistake(at, key, format!("{shown} is taken by line {line}: expected a different one"));
-    } else if let Some(first) = anywhere {
-        let line = section.report.line(first);
-        let message = format!("{shown} is also that of line {line}: hosts will take both for one volume");
-        section.report.warning(at, section.path(key), message);
+fn read_one(
+    section: Section<'_>,
+    subsystem_nqn: &str,
+    known: &mut Known<'_>,
+    taken: &mut Taken,
+) -> Option<Namespace> {
+    let nsid = section.whole("nsid", 1..=MAX_NSID);
+    let expected = format!("a number from 1 to {MAX_NSID}, different for each namespace");
+    let nsid = section.require("nsid", nsid, &expected);
+    if let Some(nsid) = nsid {
+        known.check_nsid(taken, nsid, section.path("nsid"));
     }
+    let lba_size = read_lba_size(&section);
+    let backend = read_backend(&section, lba_size, known);
+    let read_only = section.flag("read_only").is_some_and(|flag| flag.value);
+    let enabled = section.flag("enabled").is_none_or(|flag| flag.value);
+    let ana_group = section.whole("ana_group", 1..=MAX_ANA_GROUP);
+
+    let uuid = section.text("uuid", "a UUID", value::uuid);
+    let nguid = section.text("nguid", "32 hexadecimal digits", |text| match text {
+        "none" => Ok(None),
+        _ => value::nguid(text).map(Some),
+    });
+    if let Some(uuid) = uuid {
+        known.check_uuid(taken, uuid, section.path("uuid"));
+    }
+    if let Some(Located { value: Some(value), at }) = nguid {
+        known.check_nguid(taken, Located { value, at }, section.path("nguid"));
+    }
+    section.finish();
+
+    let nsid = nsid?.value;
+    let uuid = uuid.map_or_else(|| identity::derived_uuid(subsystem_nqn, nsid), |uuid| uuid.value);
+    Some(Namespace {
+        nsid,
+        backend: backend?,
+        lba_size,
+        uuid,
+        nguid: nguid.map_or(Some(uuid.0), |nguid| nguid.value),
+        read_only,
+        enabled,
+        ana_group: ana_group.map_or(DEFAULT_ANA_GROUP, |group| group.value),
+    })
 }
 
 fn read_lba_size(section: &Section<'_>) -> Option<u32> {
@@ -135,7 +113,7 @@ fn read_backend(
     match kind? {
         Kind::File => {
             let path = section.require("path", path, "the path of a file")?;
-            warn_of_second_use(section, &path, known);
+            known.check_path(&path, section.path("path"));
             Some(NamespaceBackend::File { path: path.value, size_bytes: size.map(|size| size.value) })
         }
         kind => {
@@ -153,14 +131,5 @@ fn read_backend(
                 Kind::File | Kind::Null => NamespaceBackend::Null { size_bytes },
             })
         }
-    }
-}
-
-fn warn_of_second_use(section: &Section<'_>, path: &Located<PathBuf>, known: &mut Known<'_>) {
-    if let Some(first) = earlier(&mut known.paths, path.value.clone(), path.at) {
-        let line = section.report.line(first);
-        let message =
-            format!("{} is also used by line {line}: hosts will overwrite each other", path.value.display());
-        section.report.warning(path.at, section.path("path"), message);
     }
 }

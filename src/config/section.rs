@@ -185,6 +185,13 @@ impl<'a> Section<'a> {
         }
     }
 
+    /// Whether `key` is there and names nothing.
+    pub(super) fn is_empty_list(&self, key: &str) -> bool {
+        self.table
+            .get(key)
+            .is_some_and(|found| found.get_ref().as_array().is_some_and(|list| list.is_empty()))
+    }
+
     /// Reports every key that was not asked for.
     pub(super) fn finish(self) {
         let asked = self.asked.borrow();

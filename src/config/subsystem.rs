@@ -1,68 +1,33 @@
 //! `[[subsystem]]`: who may connect, through which ports, and to what.
 
-use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use nvme::Nqn;
 
-use nvme::{Nqn, Uuid};
-
+use super::checks::Known;
 use super::identity;
 use super::model::{AllowedHosts, DEFAULT_MODEL, Subsystem};
 use super::namespace;
 use super::section::{Located, Section};
-use super::value;
+use super::value::{self, LONGEST_FIRMWARE, LONGEST_MODEL, LONGEST_SERIAL, Names};
 
-const LONGEST_SERIAL: usize = 20;
-const LONGEST_MODEL: usize = 40;
-
-/// What earlier sections have taken, to notice what is there twice. Values are byte offsets.
-pub(super) struct Known<'a> {
-    /// Where relative paths start.
-    pub(super) directory: &'a Path,
-    /// Every port id, when all of them could be read.
-    port_ids: Option<Vec<u16>>,
-    nqns: BTreeMap<Nqn, usize>,
-    pub(super) paths: BTreeMap<PathBuf, usize>,
-    pub(super) uuids: BTreeMap<Uuid, usize>,
-    pub(super) nguids: BTreeMap<[u8; 16], usize>,
-}
-
-impl<'a> Known<'a> {
-    pub(super) fn new(directory: &'a Path, port_ids: Option<Vec<u16>>) -> Self {
-        Self {
-            directory,
-            port_ids,
-            nqns: BTreeMap::new(),
-            paths: BTreeMap::new(),
-            uuids: BTreeMap::new(),
-            nguids: BTreeMap::new(),
-        }
-    }
-}
-
-/// Remembers where `key` stands; gives the place of an earlier one, which stays.
-pub(super) fn earlier<K: Ord>(seen: &mut BTreeMap<K, usize>, key: K, at: usize) -> Option<usize> {
-    let first = *seen.entry(key).or_insert(at);
-    (first != at).then_some(first)
-}
+const NQN_FORM: &str = "an NQN such as \"nqn.2026-12.io.weft:one\"";
 
 /// Reads one subsystem; `None` when something it cannot do without is missing or wrong.
-pub(super) fn read(section: Section<'_>, known: &mut Known<'_>) -> Option<Subsystem> {
-    let nqn = section.text("nqn", "an NQN such as \"nqn.2026-12.io.weft:one\"", value::subsystem_nqn);
-    let nqn = section.require("nqn", nqn, "an NQN such as \"nqn.2026-12.io.weft:one\"");
-    if let Some(nqn) = &nqn
-        && let Some(first) = earlier(&mut known.nqns, nqn.value.clone(), nqn.at)
-    {
-        let line = section.report.line(first);
-        section.mistake(
-            nqn.at,
-            "nqn",
-            format!("{} is taken by line {line}: expected a different NQN", nqn.value),
-        );
+pub(super) fn read(
+    section: Section<'_>,
+    names: Names,
+    port_ids: Option<&[u16]>,
+    known: &mut Known<'_>,
+) -> Option<Subsystem> {
+    let nqn = section.text("nqn", NQN_FORM, |text| value::subsystem_nqn(text, names));
+    let nqn = section.require("nqn", nqn, NQN_FORM);
+    if let Some(nqn) = &nqn {
+        known.check_nqn(nqn, section.path("nqn"));
     }
     let serial = section.text("serial", "text", |text| value::printable(text, LONGEST_SERIAL));
     let model = section.text("model", "text", |text| value::printable(text, LONGEST_MODEL));
-    let hosts = read_hosts(&section);
-    let ports = read_ports(&section, known);
+    let firmware = section.text("firmware", "text", |text| value::printable(text, LONGEST_FIRMWARE));
+    let hosts = read_hosts(&section, names);
+    let ports = read_ports(&section, port_ids);
     let namespaces = section.children("namespace", "subsystem.namespace");
     if namespaces.is_empty() {
         section.report.warning(
@@ -79,6 +44,7 @@ pub(super) fn read(section: Section<'_>, known: &mut Known<'_>) -> Option<Subsys
     Some(Subsystem {
         serial: serial.map_or_else(|| identity::derived_serial(nqn.as_str()), |serial| serial.value),
         model: model.map_or_else(|| DEFAULT_MODEL.to_owned(), |model| model.value),
+        firmware: firmware.map(|firmware| firmware.value),
         hosts,
         ports,
         namespaces,
@@ -88,9 +54,9 @@ pub(super) fn read(section: Section<'_>, known: &mut Known<'_>) -> Option<Subsys
 
 /// `allow_any_host` or `allowed_hosts`. Both together are a contradiction that other targets have resolved
 /// either way, so this one asks.
-fn read_hosts(section: &Section<'_>) -> AllowedHosts {
+fn read_hosts(section: &Section<'_>, names: Names) -> AllowedHosts {
     let any = section.flag("allow_any_host");
-    let listed = section.texts("allowed_hosts", "host NQNs", value::nqn);
+    let listed = section.texts("allowed_hosts", "host NQNs", |text| value::nqn(text, names));
     match (any, listed) {
         (Some(Located { value: true, .. }), Some(listed)) => {
             let message = "cannot stand beside allow_any_host = true: expected one of the two";
@@ -111,17 +77,13 @@ fn read_hosts(section: &Section<'_>) -> AllowedHosts {
 }
 
 /// The ports that offer the subsystem: those listed, or all.
-fn read_ports(section: &Section<'_>, known: &Known<'_>) -> Vec<u16> {
-    let all = known.port_ids.as_deref();
-    let Some(listed) = section.wholes("ports", "port ids", 1..=u16::MAX) else {
+fn read_ports(section: &Section<'_>, all: Option<&[u16]>) -> Vec<u16> {
+    let Some(listed) = section.wholes("ports", "port ids", 0..=u16::MAX) else {
         return all.unwrap_or_default().to_vec();
     };
     if listed.value.is_empty() {
-        section.mistake(
-            listed.at,
-            "ports",
-            "names no port: expected at least one id, or no such key for all ports",
-        );
+        let message = "names no port: no host can connect; without this key every port offers the subsystem";
+        section.report.warning(listed.at, section.path("ports"), message);
     }
     let mut ports = Vec::new();
     for id in listed.value {

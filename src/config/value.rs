@@ -9,6 +9,14 @@ use nvme::{Nqn, Uuid};
 
 use super::identity::hex16;
 
+/// Bytes of the serial number field (SN).
+pub(super) const LONGEST_SERIAL: usize = 20;
+/// Bytes of the model number field (MN).
+pub(super) const LONGEST_MODEL: usize = 40;
+
+/// Bytes of the firmware revision field (FR).
+pub(super) const LONGEST_FIRMWARE: usize = 8;
+
 /// What a size may look like, for messages.
 pub(super) const SIZE_FORM: &str =
     "bytes as an integer, or a whole number with KiB, MiB, GiB or TiB such as \"64 MiB\"";
@@ -59,14 +67,40 @@ pub(super) fn address(text: &str) -> Result<SocketAddr, String> {
     text.parse().map_err(|_| format!("{text:?} is no address: expected {ADDRESS_FORM}"))
 }
 
+/// Which names are taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Names {
+    /// Those of the standard's forms: a slip of the pen is found.
+    Standard,
+    /// Whatever a host can send.
+    Any,
+}
+
 /// The NQN of a host.
-pub(super) fn nqn(text: &str) -> Result<Nqn, String> {
-    text.parse().map_err(|error| format!("{text:?} is no NQN: {error}"))
+pub(super) fn nqn(text: &str, names: Names) -> Result<Nqn, String> {
+    match names {
+        Names::Standard => text.parse().map_err(|error| format!("{text:?} is no NQN: {error}")),
+        Names::Any => any_nqn(text),
+    }
+}
+
+/// A name as a host could send it: not empty, at most 223 bytes, no NUL.
+fn any_nqn(text: &str) -> Result<Nqn, String> {
+    if text.contains('\0') {
+        return Err(format!("{text:?} is no NQN: expected a name without NUL characters"));
+    }
+    let mut field = [0; Nqn::FIELD_LEN];
+    match field.get_mut(..text.len()) {
+        Some(start) => start.copy_from_slice(text.as_bytes()),
+        // Too long in any case; the name itself is not worth repeating.
+        None => return Err(format!("the NQN has {} bytes; expected at most {}", text.len(), Nqn::MAX_LEN)),
+    }
+    Nqn::parse_field(&field).map_err(|error| format!("{text:?} is no NQN: {error}"))
 }
 
 /// The NQN of a subsystem, which the well-known discovery NQN cannot be.
-pub(super) fn subsystem_nqn(text: &str) -> Result<Nqn, String> {
-    let nqn = nqn(text)?;
+pub(super) fn subsystem_nqn(text: &str, names: Names) -> Result<Nqn, String> {
+    let nqn = nqn(text, names)?;
     if nqn.is_discovery() {
         return Err("is the NQN of the discovery service, which is always there: expected another".to_owned());
     }
@@ -182,14 +216,22 @@ mod tests {
     #[test]
     fn nqns() {
         assert_eq!(
-            nqn("nqn.2026-12.io.weft:one").map(|nqn| nqn.to_string()).as_deref(),
+            nqn("nqn.2026-12.io.weft:one", Names::Standard).map(|nqn| nqn.to_string()).as_deref(),
             Ok("nqn.2026-12.io.weft:one")
         );
         let long = format!("nqn.2026-12.io.weft:{}", "x".repeat(204));
-        assert!(nqn(&long).unwrap_err().ends_with("the NQN has 224 bytes; expected at most 223"));
-        assert!(nqn(&long[..223]).is_ok());
-        assert!(nqn(Nqn::DISCOVERY).is_ok());
-        assert!(subsystem_nqn(Nqn::DISCOVERY).is_err());
+        for names in [Names::Standard, Names::Any] {
+            assert!(nqn(&long, names).unwrap_err().ends_with("the NQN has 224 bytes; expected at most 223"));
+            assert!(nqn(&long[..223], names).is_ok());
+            assert!(nqn(Nqn::DISCOVERY, names).is_ok());
+            assert!(subsystem_nqn(Nqn::DISCOVERY, names).is_err());
+            assert!(nqn("", names).is_err() && nqn("a\0b", names).is_err());
+        }
+        assert!(nqn(&"x".repeat(300), Names::Any).is_err());
+        assert!(nqn("testnqn", Names::Standard).is_err());
+        for odd in ["testnqn", "nqn.2024-13.a:b", "with \"quotes\" and häuser", "x"] {
+            assert_eq!(nqn(odd, Names::Any).unwrap().as_str(), odd);
+        }
     }
 
     #[test]

@@ -20,7 +20,7 @@ fn ports() {
             "16:11: port.address: 127.0.0.1:9464 is taken by the metrics page: expected a different address",
             "20:11: port.address: \"localhost:4420\" is no address: expected \"ADDRESS:PORT\" such as \
              \"127.0.0.1:4420\" or \"[::1]:4420\"",
-            "22:6: port.id: 65536 is out of range: expected an integer from 1 to 65535",
+            "22:6: port.id: 65536 is out of range: expected an integer from 0 to 65535",
         ]
     );
     let any = format!(
@@ -121,7 +121,8 @@ fn subsystems() {
              two",
             "6:18: subsystem.allowed_hosts: \"host\" is no NQN: the NQN does not \
              start with \"nqn.\"; expected nqn.yyyy-mm.reverse.domain[:string]",
-            "7:9: subsystem.ports: names no port: expected at least one id, or no such key for all ports",
+            "7:9: warning: subsystem.ports: names no port: no host can connect; without this key every port offers \
+             the subsystem",
         ]
     );
     assert_eq!(
@@ -268,6 +269,60 @@ fn an_unreadable_port_id_does_not_blame_the_subsystem() {
     );
     assert_eq!(
         mistakes(&text),
-        ["1:1: port.id: missing: expected a number from 1 to 65535, different for each port"]
+        ["1:1: port.id: missing: expected a number from 0 to 65535, different for each port"]
+    );
+}
+
+#[test]
+fn names_outside_of_the_standard_are_taken_only_on_request() {
+    let odd = |head: &str| {
+        format!("{head}{PORT}[[subsystem]]\nnqn = \"testnqn\"\nallowed_hosts = [\"a host\"]\n{NAMESPACE}")
+    };
+    let said = mistakes(&odd(""));
+    assert_eq!(said.iter().filter(|line| line.contains("is no NQN")).count(), 2, "{said:?}");
+    let config = Config::parse(&odd("strict_names = false\n"), "weft.toml").unwrap().config;
+    assert_eq!(config.subsystems[0].nqn.as_str(), "testnqn");
+    assert!(config.subsystems[0].hosts.admits("a host"));
+}
+
+#[test]
+fn ana_groups() {
+    let group = |id, state| format!("[[port.ana_group]]\nid = {id}\nstate = {state:?}\n");
+    let all = [group(0, "change"), group(3, "gone"), group(4, "optimized"), group(4, "optimized")].concat();
+    assert_eq!(
+        mistakes(&format!("{PORT}{all}{SUBSYSTEM}{NAMESPACE}ana_group = 129")),
+        [
+            "6:6: port.ana_group.id: 0 is out of range: expected an integer from 1 to 128",
+            "10:9: port.ana_group.state: unknown state \"gone\": expected \"optimized\", \"non-optimized\", \
+             \"inaccessible\", \"persistent-loss\" or \"change\"",
+            "15:6: port.ana_group.id: group 4 has its state from line 12: expected it once",
+            "24:13: subsystem.namespace.ana_group: 129 is out of range: expected an integer from 1 to 128",
+        ]
+    );
+    // That group 1 is optimized goes without saying.
+    let text = format!("{PORT}{}{}{SUBSYSTEM}{NAMESPACE}", group(1, "optimized"), group(9, "optimized"));
+    let config = Config::parse(&text, "weft.toml").unwrap().config;
+    assert_eq!(config.ports[0].ana_groups, [AnaGroup { id: 9, state: AnaState::Optimized }]);
+}
+
+#[test]
+fn one_file_by_two_names_is_a_warning() {
+    let directory = std::env::temp_dir().join(format!("weft-links-{}", std::process::id()));
+    fs::create_dir_all(&directory).unwrap();
+    let (file, link) = (directory.join("a"), directory.join("b"));
+    fs::write(&file, "").unwrap();
+    std::os::unix::fs::symlink(&file, &link).unwrap();
+    let namespace = |nsid, path: &Path| {
+        format!("[[subsystem.namespace]]\nnsid = {nsid}\nbackend = \"file\"\npath = {path:?}\n")
+    };
+    let text = format!("{PORT}{SUBSYSTEM}{}{}", namespace(1, &file), namespace(2, &link));
+    let said = warnings(&text);
+    fs::remove_dir_all(&directory).unwrap();
+    assert_eq!(
+        said,
+        [format!(
+            "15:8: warning: subsystem.namespace.path: {} is also used by line 11: hosts will overwrite each other",
+            link.display()
+        )]
     );
 }
