@@ -246,6 +246,7 @@ fn plan(
         parameters: QueueParameters {
             qid: command.qid,
             slots: command.sq_entries as u16 + SLOT_MARGIN,
+            sq_entries: command.sq_entries,
             in_capsule: target.limits.in_capsule_bytes as usize,
             sq_flow_control,
             stall_time: target.limits.data_timeout,

@@ -22,4 +22,5 @@ mod pressure;
 mod ranges;
 mod stalled;
 mod tcp_errors;
+mod tcp_stream;
 mod tidy;

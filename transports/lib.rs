@@ -7,6 +7,8 @@
 //! * [`QueuePair::receive`] is called by each slot whenever it is free. The transport hands every command to one free
 //!   slot; the slot's number is the tag it uses on the wire.
 //! * A command's [`QueuePair::Token`] is used up by exactly one [`QueuePair::respond`].
+//! * Completions carry the SQ head in the order of the calls. A transport in which responses overtake one another sets it
+//!   anew, so that it only ever moves forward on the wire.
 //! * [`QueuePair::fetch`] brings data that did not come with the command, into a buffer the caller got before.
 //! * Once a queue pair is closing, every call ends soon with [`Disconnected`]; nothing hangs.
 //! * Nothing a peer sends may panic, over-read, or make us allocate by what a length field says.
@@ -154,6 +156,8 @@ pub struct QueueParameters {
     pub qid: Qid,
     /// Commands it can hold at once.
     pub slots: u16,
+    /// Entries of the submission queue.
+    pub sq_entries: u32,
     /// Bytes of data a capsule may carry.
     pub in_capsule: usize,
     /// The host wants SQ flow control: completions must report the head.

@@ -97,6 +97,11 @@ impl Cqe {
         self.sq_head.get()
     }
 
+    /// Sets the SQ head pointer.
+    pub fn set_sq_head(&mut self, head: u16) {
+        self.sq_head = U16::new(head);
+    }
+
     /// SQ identifier (SQID), bytes 11:10.
     #[must_use]
     pub fn qid(&self) -> Qid {

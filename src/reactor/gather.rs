@@ -10,6 +10,8 @@ static ZEROES: [u8; 64 << 10] = [0; 64 << 10];
 
 enum Part {
     Buffer(#[allow(dead_code, reason = "held until sent")] DataBuffer),
+    /// Goes back to its owner, who knows it by the number, for there is more in it to send.
+    Lent(u16, DataBuffer),
     Shared(#[allow(dead_code, reason = "held until sent")] SharedBytes),
 }
 
@@ -77,10 +79,34 @@ impl Gather {
         self.push_vector(base, header.len());
     }
 
-    /// Appends the filled bytes of a data buffer and keeps it until they are sent.
-    pub fn push_buffer(&mut self, buffer: DataBuffer) {
-        self.push_vector(buffer.pointer(), buffer.len());
+    /// Appends the filled bytes of a data buffer from `at` on and keeps it until they are sent.
+    ///
+    /// # Panics
+    /// When fewer are filled.
+    pub fn push_buffer(&mut self, buffer: DataBuffer, at: usize) {
+        let filled = &buffer.filled()[at..];
+        self.push_vector(filled.as_ptr().cast_mut(), filled.len());
         self.parts.push(Part::Buffer(buffer));
+    }
+
+    /// Appends `len` filled bytes at `at` of a data buffer, which comes back with [`Gather::give_back`].
+    ///
+    /// # Panics
+    /// When so much is not filled.
+    pub fn push_lent(&mut self, owner: u16, buffer: DataBuffer, at: usize, len: usize) {
+        let base = buffer.filled()[at..at + len].as_ptr().cast_mut();
+        self.push_vector(base, len);
+        self.parts.push(Part::Lent(owner, buffer));
+    }
+
+    /// Hands back what was lent, once it was sent, and starts anew.
+    pub fn give_back(&mut self, mut to: impl FnMut(u16, DataBuffer)) {
+        for part in self.parts.drain(..) {
+            if let Part::Lent(owner, buffer) = part {
+                to(owner, buffer);
+            }
+        }
+        self.clear();
     }
 
     /// Appends bytes of a memory namespace, to be sent from where they lie.

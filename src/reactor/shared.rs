@@ -167,6 +167,15 @@ impl SharedBytes {
         SharedBytes { memory: memory.clone(), offset, len }
     }
 
+    /// A handle to `len` of them from `at` on.
+    ///
+    /// # Panics
+    /// When there are fewer.
+    pub fn part(&self, at: usize, len: usize) -> SharedBytes {
+        assert!(at.checked_add(len).is_some_and(|end| end <= self.len()), "part outside of the bytes");
+        SharedBytes { memory: self.memory.clone(), offset: self.offset + at, len: len as u32 }
+    }
+
     /// How many bytes.
     pub fn len(&self) -> usize {
         self.len as usize

@@ -46,7 +46,7 @@ fn bytes_go_through_shared_buffers_data_buffers_and_gathers() {
         assert!(buffer.filled()[100..].iter().all(|b| *b == 5));
         let mut gather = Box::new(Gather::new(4, 32));
         gather.push_header(b"head");
-        gather.push_buffer(buffer);
+        gather.push_buffer(buffer, 0);
         gather.push_zeroes(70_000);
         let echo = std::thread::spawn(move || {
             let mut all = vec![0; 4 + 10_100 + 70_000];
@@ -115,7 +115,7 @@ fn a_future_dropped_at_any_await_leaves_nothing_behind() {
         let mut buffer = r.buffer(4096, BufferClass::Io).await;
         buffer.fill_from(&[0; 4096]);
         let mut gather = Box::new(Gather::new(2, 32));
-        gather.push_buffer(buffer);
+        gather.push_buffer(buffer, 0);
         r.send(&socket, gather).await
     });
     drop_in_flight("send_all", |r, socket| async move { r.send_all(&socket, vec![0; 4096].into()).await });

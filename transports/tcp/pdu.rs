@@ -369,16 +369,31 @@ pub(crate) fn encode_r2t(cid: Cid, tag: u16, len: usize, digests: Digests) -> He
     header.finish(digests)
 }
 
-/// The header of a C2HData PDU that carries all `len` bytes of a command's data, padded to the host's alignment.
-pub(crate) fn encode_data(cid: Cid, len: usize, success: bool, alignment: usize, digests: Digests) -> Header {
-    let flags = flag::LAST
-        | if success { flag::SUCCESS } else { 0 }
+/// A part of a command's data on its way to the host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Piece {
+    /// Where it begins (DATAO).
+    pub(crate) offset: usize,
+    /// Its length (DATAL).
+    pub(crate) len: usize,
+    /// It ends the command's data (LAST_PDU).
+    pub(crate) last: bool,
+    /// It stands for a response as well (SUCCESS); only the last does.
+    pub(crate) success: bool,
+}
+
+/// The header of a C2HData PDU, padded to the host's alignment.
+pub(crate) fn encode_data(cid: Cid, piece: Piece, alignment: usize, digests: Digests) -> Header {
+    let Piece { offset, len, last, success } = piece;
+    let flags = if last { flag::LAST } else { 0 }
+        | if last && success { flag::SUCCESS } else { 0 }
         | if digests.data { flag::DATA_DIGEST } else { 0 };
     let mut header = Header::new(kind::C2H_DATA, flags, digests);
     let data_offset = (SHORT_HEADER + digests.header_len()).next_multiple_of(alignment);
     header.bytes[3] = data_offset as u8;
     header.set_len(data_offset + len + digests.data_len());
     header.bytes[8..10].copy_from_slice(&cid.0.to_le_bytes());
+    header.bytes[12..16].copy_from_slice(&(offset as u32).to_le_bytes());
     header.bytes[16..20].copy_from_slice(&(len as u32).to_le_bytes());
     let mut header = header.finish(digests);
     header.len = data_offset;

@@ -47,6 +47,8 @@ pub(super) enum Fetch {
     },
     /// Complete.
     Done(Result<DataBuffer, Status>),
+    /// The other way: a piece of this buffer has been sent, and there is more in it.
+    Returned(DataBuffer),
 }
 
 pub(super) struct SlotState {
@@ -77,6 +79,8 @@ pub(super) struct Inner {
     pub(super) reserve: Reserve,
     pub(super) slots: RefCell<Slots>,
     pub(super) send: SendState,
+    /// The submission queue's head, as the last completion told it; Connect has taken the first entry.
+    sq_head: Cell<u32>,
     life: Cell<Life>,
     changed: Signal,
     receiving: Cell<bool>,
@@ -114,6 +118,7 @@ impl TcpQueuePair {
                 free: Vec::with_capacity(count),
             }),
             send: SendState::new(count, negotiated.host_alignment),
+            sq_head: Cell::new(1),
             life: Cell::new(Life::Open),
             changed: Signal::new(),
             receiving: Cell::new(true),
@@ -138,6 +143,15 @@ impl Inner {
         }
     }
 
+    /// The submission queue's head after one more completion; zero when the host does without.
+    pub(super) fn next_sq_head(&self) -> u16 {
+        if !self.parameters.sq_flow_control {
+            return 0;
+        }
+        self.sq_head.set((self.sq_head.get() + 1) % self.parameters.sq_entries);
+        self.sq_head.get() as u16
+    }
+
     /// Hands a command to a free slot.
     pub(super) fn deliver(&self, sqe: Sqe, data: Result<Option<DataBuffer>, Status>) -> Result<(), Fatal> {
         if self.life.get() != Life::Open {
@@ -160,6 +174,22 @@ impl Inner {
         state.fetch = Fetch::Done(result);
         if let Some(waker) = &state.waker {
             waker.wake_by_ref();
+        }
+    }
+
+    /// A buffer comes back from the send loop.
+    pub(super) fn returned(&self, slot: Slot, buffer: DataBuffer) {
+        if !self.is_closed() {
+            self.slots.borrow_mut().all[slot as usize].fetch = Fetch::Returned(buffer);
+        }
+    }
+
+    /// The buffer that came back for a slot.
+    pub(super) fn take_returned(&self, slot: Slot) -> Option<DataBuffer> {
+        let fetch = &mut self.slots.borrow_mut().all[slot as usize].fetch;
+        match std::mem::replace(fetch, Fetch::Idle) {
+            Fetch::Returned(buffer) => Some(buffer),
+            _ => None,
         }
     }
 
@@ -267,7 +297,7 @@ impl QueuePair for TcpQueuePair {
     }
 
     fn respond(&self, token: Token, cqe: Cqe, data: Data) -> impl Future<Output = Result<(), Disconnected>> {
-        send::respond(&self.0, token.cid, cqe, data)
+        send::respond(&self.0, token.slot, token.cid, cqe, data)
     }
 
     fn close(&self, reason: CloseReason) {

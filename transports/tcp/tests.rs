@@ -2,7 +2,7 @@
 
 use super::{
     header::HeaderReader,
-    pdu::{self, Common, Digests, Fatal, HostData, IcReq, field, flag, kind},
+    pdu::{self, Common, Digests, Fatal, HostData, IcReq, Piece, field, flag, kind},
 };
 use nvme::{Cid, Completion, Cqe, Qid, Status};
 use proptest::prelude::*;
@@ -138,14 +138,17 @@ proptest! {
     }
 
     #[test]
-    fn what_we_encode_says_what_was_meant(cid: u16, tag: u16, len in 1..2_000_000usize, hpda in 0..32usize, digests in digests()) {
-        let data = pdu::encode_data(Cid(cid), len, true, (hpda + 1) * 4, digests);
+    fn what_we_encode_says_what_was_meant(cid: u16, tag: u16, len in 1..2_000_000usize, offset in 0..2_000_000usize, last: bool, hpda in 0..32usize, digests in digests()) {
+        let data = pdu::encode_data(Cid(cid), Piece { offset, len, last, success: true }, (hpda + 1) * 4, digests);
         let bytes = data.as_bytes();
-        let offset = bytes[3] as usize;
-        prop_assert!(offset == bytes.len() && offset.is_multiple_of((hpda + 1) * 4) && offset <= pdu::MAX_DATA_OFFSET);
+        let data_offset = bytes[3] as usize;
+        prop_assert!(data_offset == bytes.len() && data_offset.is_multiple_of((hpda + 1) * 4));
+        prop_assert!(data_offset <= pdu::MAX_DATA_OFFSET);
         let plen = u32::from_le_bytes([bytes[4], bytes[5], bytes[6], bytes[7]]) as usize;
-        prop_assert_eq!(plen, offset + len + digests.data_len());
-        prop_assert_eq!(bytes[1] & (flag::LAST | flag::SUCCESS), flag::LAST | flag::SUCCESS);
+        prop_assert_eq!(plen, data_offset + len + digests.data_len());
+        let sent = HostData::parse(bytes);
+        prop_assert_eq!((sent.cid, sent.offset, sent.len, sent.last), (Cid(cid), offset, len, last));
+        prop_assert_eq!(bytes[1] & flag::SUCCESS != 0, last);
         if digests.header {
             prop_assert_eq!(&bytes[24..28], &pdu::digest(&bytes[..24])[..]);
         }
