@@ -11,7 +11,7 @@ use crate::{
 use nvme::{AdminOpcode, Cid, Completion, DataDirection, Qid, Sqe, Status};
 use reactor::{BufferClass, Data, DataBuffer};
 use std::rc::Rc;
-use transports::{QueuePair as TransportQueuePair, Slot};
+use transports::{Capsule, QueuePair as TransportQueuePair, Slot};
 
 /// Abort commands a controller takes at once (ACL, 1's based).
 pub const MAX_ABORTS: u8 = 4;
@@ -57,14 +57,14 @@ impl From<Completion> for Answer {
 
 /// One slot of the admin queue.
 pub async fn serve<Q: TransportQueuePair>(pair: Rc<QueuePair<Q>>, slot: Slot) {
-    while let Ok(capsule) = pair.transport.receive(slot).await {
+    while let Ok(Capsule { sqe, data, mut token }) = pair.transport.receive(slot).await {
         let begun = pair.begin();
-        let (completion, data) = match execute(&pair, &capsule.sqe, capsule.data).await {
+        let (completion, data) = match execute(&pair, &sqe, data, &mut token).await {
             Ok(done) => done,
             Err(Failure::Status(status)) => (status.into(), Data::None),
             Err(Failure::Disconnected) => break,
         };
-        if pair.respond(capsule.token, &capsule.sqe, begun, completion, data).await.is_err() {
+        if pair.respond(token, &sqe, begun, completion, data).await.is_err() {
             break;
         }
     }
@@ -75,8 +75,10 @@ async fn execute<Q: TransportQueuePair>(
     pair: &Rc<QueuePair<Q>>,
     sqe: &Sqe,
     data: Result<Option<DataBuffer>, Status>,
+    token: &mut Q::Token,
 ) -> Result<(Completion, Data), Failure> {
-    data?;
+    // No other command has use for data; what came with one is given back at once.
+    let data = data?.filter(|_| sqe.opcode() == AdminOpcode::SetFeatures.code());
     if sqe.fuse() != 0 || !sqe.uses_sgl() {
         return Err(Status::INVALID_FIELD.dnr().into());
     }
@@ -107,7 +109,7 @@ async fn execute<Q: TransportQueuePair>(
         AdminOpcode::GetLogPage if discovery => discovery::log_page(pair, sqe)?,
         AdminOpcode::GetLogPage => log_page::execute(pair, sqe)?,
         AdminOpcode::GetFeatures => features::get(pair, sqe)?,
-        AdminOpcode::SetFeatures => features::set(pair, sqe)?,
+        AdminOpcode::SetFeatures => Box::pin(features::set(pair, sqe, data, token)).await?,
         _ => return Err(Status::INVALID_OPCODE.dnr().into()),
     };
     deliver(pair, sqe, answer).await

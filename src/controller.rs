@@ -5,6 +5,7 @@
 
 use crate::error_log::ErrorLog;
 use crate::events::{self, Events};
+use crate::features::FeatureValues;
 use crate::local;
 use crate::subsystem::{Subsystem, SubsystemKind};
 use nvme::{
@@ -54,6 +55,7 @@ struct State {
     queue_pairs: Vec<Registered>,
     /// Pairs of I/O queues that Set Features granted (0's based nowhere but on the wire).
     granted_queues: Option<u32>,
+    features: FeatureValues,
 }
 
 /// What follows from a write to the configuration property (CC).
@@ -120,6 +122,7 @@ impl Controller {
                 status: ControllerStatus { ready: false, fatal: false, shutdown: ShutdownStatus::Normal },
                 queue_pairs: Vec::new(),
                 granted_queues: None,
+                features: FeatureValues::default(),
             }),
         }
     }
@@ -182,6 +185,16 @@ impl Controller {
         }
     }
 
+    /// Reads or sets the other features.
+    pub fn with_features<R>(&self, work: impl FnOnce(&mut FeatureValues) -> R) -> R {
+        work(&mut self.state().features)
+    }
+
+    /// Whether the host heeds the retry delay of a completion (ACRE).
+    pub fn acre(&self) -> bool {
+        self.with_features(|values| values.host_behavior().command_retry == 1)
+    }
+
     /// Pairs of I/O queues granted to the host, once it asked.
     pub fn granted_queues(&self) -> Option<u32> {
         self.state().granted_queues
@@ -210,6 +223,7 @@ impl Controller {
             state.status = ControllerStatus { ready: false, fatal: false, shutdown: ShutdownStatus::Normal };
             self.events.reset();
             state.granted_queues = None;
+            state.features = FeatureValues::default();
             let io = state.queue_pairs.extract_if(.., |pair| !pair.qid.is_admin()).collect::<Vec<_>>();
             io.iter().for_each(|pair| pair.close(CloseReason::ControllerEnded));
             effect = Effect::Reset;

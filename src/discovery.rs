@@ -49,14 +49,18 @@ pub fn identify<Q: TransportQueuePair>(pair: &QueuePair<Q>, sqe: &Sqe) -> Result
     Ok(Answer::whole(bytes))
 }
 
-/// Answers Get Log Page: the discovery log.
+/// Answers Get Log Page: the discovery log, and what the controller supports.
 pub fn log_page<Q: TransportQueuePair>(pair: &QueuePair<Q>, sqe: &Sqe) -> Result<Answer, Status> {
     let command = log_page::begin(pair, sqe)?;
-    if command.id != log_id::DISCOVERY {
-        return Err(Status::INVALID_LOG_PAGE.dnr());
-    }
     let controller = &pair.controller;
-    let page = log(&pair.local.target, &controller.host_nqn, controller.port_id, controller.local_address);
+    let page = match command.id {
+        log_id::DISCOVERY => {
+            log(&pair.local.target, &controller.host_nqn, controller.port_id, controller.local_address)
+        }
+        log_id::SUPPORTED_LOG_PAGES => log_page::supported::pages(controller),
+        log_id::FEATURES => log_page::supported::features(controller),
+        _ => return Err(Status::INVALID_LOG_PAGE.dnr()),
+    };
     log_page::cut(&command, page)
 }
 

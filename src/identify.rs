@@ -2,6 +2,8 @@
 //!
 //! Base specification, "Identify command"; NVM command set specification for the structures of its own.
 
+mod lists;
+
 use crate::{
     admin::{Answer, MAX_ABORTS},
     config::{Limits, MAX_NSID},
@@ -28,6 +30,9 @@ use transports::QueuePair as TransportQueuePair;
 /// Keep alive granularity (KAS) in units of 100 ms: one second.
 pub const KEEP_ALIVE_GRANULARITY: u16 = 10;
 
+/// The controller that is asked, where CNTID names one.
+const THIS_CONTROLLER: u16 = 0xffff;
+
 /// Answers Identify.
 pub fn execute<Q: TransportQueuePair>(pair: &QueuePair<Q>, sqe: &Sqe) -> Result<Answer, Status> {
     let command = IdentifyCommand::parse(sqe);
@@ -47,9 +52,9 @@ pub fn execute<Q: TransportQueuePair>(pair: &QueuePair<Q>, sqe: &Sqe) -> Result<
                 page.copy_from_slice(namespace(found).as_bytes());
             }
         }
-        cns::ACTIVE_NAMESPACES => list(controller, command.nsid, &mut page)?,
+        cns::ACTIVE_NAMESPACES => lists::namespaces(controller, command.nsid, &mut page)?,
         cns::COMMAND_SET_ACTIVE_NAMESPACES if command.csi == command_set::NVM => {
-            list(controller, command.nsid, &mut page)?
+            lists::namespaces(controller, command.nsid, &mut page)?
         }
         cns::NAMESPACE_DESCRIPTORS => {
             let found = known(controller, command.nsid)?;
@@ -69,6 +74,12 @@ pub fn execute<Q: TransportQueuePair>(pair: &QueuePair<Q>, sqe: &Sqe) -> Result<
             let found = known(controller, command.nsid)?;
             page.copy_from_slice(independent(found).as_bytes());
         }
+        cns::ATTACHED_CONTROLLERS | cns::CONTROLLERS => lists::controllers(controller, &command, &mut page)?,
+        cns::COMMAND_SETS
+            if command.controller_id == THIS_CONTROLLER || command.controller_id == controller.id.0 =>
+        {
+            identify::write_command_sets(&[command_set::NVM], &mut page)
+        }
         _ => return Err(Status::INVALID_FIELD.dnr()),
     }
     Ok(Answer::whole(&page))
@@ -76,14 +87,6 @@ pub fn execute<Q: TransportQueuePair>(pair: &QueuePair<Q>, sqe: &Sqe) -> Result<
 
 fn known(controller: &Controller, nsid: Nsid) -> Result<&Namespace, Status> {
     controller.subsystem.namespace(nsid).map(AsRef::as_ref).ok_or(Status::INVALID_NAMESPACE.dnr())
-}
-
-fn list(controller: &Controller, after: Nsid, page: &mut [u8; IDENTIFY_LEN]) -> Result<(), Status> {
-    if after.0 >= Nsid::ALL.0 - 1 {
-        return Err(Status::INVALID_NAMESPACE.dnr());
-    }
-    identify::write_nsid_list(controller.subsystem.namespaces.iter().map(|n| n.nsid), after, page);
-    Ok(())
 }
 
 /// What controllers of either kind say of themselves.
@@ -112,7 +115,10 @@ fn io_controller(controller: &Controller, limits: &Limits) -> IdentifyController
     page.controller_type = controller_type::IO;
     page.abort_limit = MAX_ABORTS - 1;
     page.firmware_updates = firmware_updates::SLOT_1_READ_ONLY | firmware_updates::ONE_SLOT;
-    page.log_page_attributes = log_attributes::EFFECTS | log_attributes::EXTENDED_DATA;
+    page.log_page_attributes = log_attributes::SMART_PER_NAMESPACE
+        | log_attributes::EFFECTS
+        | log_attributes::EXTENDED_DATA
+        | log_attributes::SUPPORTED_PAGES;
     page.error_log_entries = (error_log::ENTRIES - 1) as u8;
     page.sqe_size = 0x66;
     page.cqe_size = 0x44;
@@ -121,7 +127,9 @@ fn io_controller(controller: &Controller, limits: &Limits) -> IdentifyController
         | nvm_commands::DATASET_MANAGEMENT
         | nvm_commands::WRITE_ZEROES
         | nvm_commands::VERIFY
-        | nvm_commands::COPY)
+        | nvm_commands::COPY
+        | nvm_commands::SAVE_SELECT
+        | nvm_commands::TIMESTAMP)
         .into();
     page.copy_formats = (1 << 0 | 1 << 1).into();
     page.max_namespaces = MAX_NSID.into();

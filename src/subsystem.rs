@@ -144,6 +144,11 @@ impl Subsystem {
         self.live_controllers().iter().for_each(|controller| controller.raise(event));
     }
 
+    /// The identifiers of its live controllers, ascending.
+    pub fn controller_ids(&self) -> Vec<ControllerId> {
+        self.controllers().live.keys().copied().collect()
+    }
+
     /// Forgets a controller that ended.
     pub fn remove_controller(&self, id: ControllerId) {
         self.controllers().live.remove(&id);

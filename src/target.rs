@@ -17,6 +17,7 @@ use std::{
         Arc, OnceLock,
         atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
     },
+    time::Instant,
 };
 
 /// The firmware revision controllers report (FR) when none is configured: the version of this program.
@@ -60,6 +61,8 @@ pub struct Target {
     pub subsystems: Vec<Arc<Subsystem>>,
     /// The discovery subsystem, on every port.
     pub discovery: Arc<Subsystem>,
+    /// When it was made of its configuration.
+    pub started: Instant,
     reactors: OnceLock<Vec<Mailbox>>,
     next_reactor: AtomicUsize,
     next_queue_pair: AtomicU64,
@@ -90,6 +93,7 @@ impl Target {
             ports,
             discovery: Arc::new(Subsystem::new(subsystems.len(), discovery)),
             subsystems,
+            started: Instant::now(),
             reactors: OnceLock::new(),
             next_reactor: AtomicUsize::new(0),
             next_queue_pair: AtomicU64::new(1),

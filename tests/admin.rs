@@ -190,7 +190,7 @@ fn fixed_features_say_what_they_are() {
     run(async {
         let host = Host::connect(&target, ONE_NQN, Options::default()).await?;
         for (feature, value) in [(0x01, 7), (0x02, 0), (0x05, 0), (0x0a, 0)] {
-            let get = Command::get_features(feature).nsid(1);
+            let get = Command::get_features(feature);
             assert_eq!(host.admin.execute(&get).await?.dw0, value, "feature {feature:02x}h");
             host.admin.execute(&Command::set_features(feature, value)).await?;
             let other = host.admin.execute(&Command::set_features(feature, value + 1)).await;

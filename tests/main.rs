@@ -9,6 +9,7 @@ mod copy;
 mod digests;
 mod discovery;
 mod events;
+mod features;
 mod files;
 mod fuzz;
 mod host;

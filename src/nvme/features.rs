@@ -3,6 +3,12 @@
 //!
 //! Values, defaults and which features exist belong to the target.
 
+mod values;
+
+pub use values::{
+    HostBehavior, TemperatureThreshold, Timestamp, WriteProtection, capability, timestamp_origin,
+};
+
 use crate::log_page::{critical_warning, log_id};
 use crate::{Nsid, Sqe, Status};
 

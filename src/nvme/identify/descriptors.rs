@@ -1,11 +1,12 @@
 //! Writers of the variable Identify answers: namespace identification
-//! descriptors (CNS 03h) and namespace lists (CNS 02h and 07h).
+//! descriptors (CNS 03h), namespace lists (CNS 02h and 07h), controller lists
+//! (CNS 12h and 13h) and I/O command set combinations (CNS 1Ch).
 //!
-//! Which identifiers a namespace has, and which namespaces are active, the
-//! caller says.
+//! Which identifiers a namespace has, and which namespaces and controllers
+//! there are, the caller says.
 
 use super::{IDENTIFY_LEN, NSID_LIST_ENTRIES};
-use crate::{Nsid, Uuid};
+use crate::{ControllerId, Nsid, Uuid};
 
 /// Values of NIDT, namespace identifier type.
 pub mod namespace_id_type {
@@ -94,11 +95,54 @@ pub fn write_nsid_list(
     count
 }
 
+/// Writes the controllers from `first` on to `page`: how many, at most 2047,
+/// then their identifiers. `ids` must be ascending.
+pub fn write_controller_list(
+    ids: impl IntoIterator<Item = ControllerId>,
+    first: ControllerId,
+    page: &mut [u8; IDENTIFY_LEN],
+) {
+    page.fill(0);
+    let (count, places) = page.split_at_mut(2);
+    let mut listed = 0u16;
+    for (id, place) in ids.into_iter().filter(|id| id.0 >= first.0).zip(places.chunks_exact_mut(2)) {
+        place.copy_from_slice(&id.0.to_le_bytes());
+        listed += 1;
+    }
+    count.copy_from_slice(&listed.to_le_bytes());
+}
+
+/// Writes one combination of I/O command sets that can be used together: bit n
+/// of a vector is the set with CSI n.
+pub fn write_command_sets(csis: &[u8], page: &mut [u8; IDENTIFY_LEN]) {
+    page.fill(0);
+    let vector = csis.iter().fold(0u64, |bits, csi| bits | 1 << csi);
+    page[..8].copy_from_slice(&vector.to_le_bytes());
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use proptest::prelude::*;
     use std::collections::BTreeSet;
+
+    #[test]
+    fn controllers_are_counted_and_listed() {
+        let mut page = [0xff; IDENTIFY_LEN];
+        write_controller_list([1, 5, 0x0102].map(ControllerId), ControllerId(2), &mut page);
+        assert_eq!(page[..6], [2, 0, 5, 0, 2, 1]);
+        assert!(page[6..].iter().all(|&b| b == 0));
+        write_controller_list((1..5000).map(ControllerId), ControllerId(0), &mut page);
+        assert_eq!((page[..4].to_vec(), page[4094..].to_vec()), (vec![0xff, 7, 1, 0], vec![0xff, 7]));
+    }
+
+    #[test]
+    fn command_sets_are_bits() {
+        let mut page = [0xff; IDENTIFY_LEN];
+        write_command_sets(&[0, 2], &mut page);
+        assert_eq!(page[0], 5);
+        assert!(page[1..].iter().all(|&b| b == 0));
+    }
 
     #[test]
     fn descriptors_follow_each_other() {

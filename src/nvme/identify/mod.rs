@@ -13,7 +13,9 @@ mod power;
 
 pub use bits::*;
 pub use controller::IdentifyController;
-pub use descriptors::{NamespaceDescriptors, namespace_id_type, write_nsid_list};
+pub use descriptors::{
+    NamespaceDescriptors, namespace_id_type, write_command_sets, write_controller_list, write_nsid_list,
+};
 pub use namespace::{IdentifyNamespace, LbaFormat};
 pub use namespace_more::{
     ExtendedLbaFormat, IdentifyNamespaceIndependent, IdentifyNvmController, IdentifyNvmNamespace,

@@ -1,4 +1,5 @@
-//! What a controller supports: log pages (00h) and commands (05h).
+//! What a controller supports: log pages (00h), commands (05h), features (12h)
+//! and management interface commands (13h).
 
 use crate::identify::layout::wire_layout;
 use zerocopy::little_endian::U32;
@@ -93,9 +94,36 @@ impl EffectsLog {
     }
 }
 
+/// Feature identifiers supported and effects log (12h), and, as the layout is
+/// the same, management interface commands supported and effects (13h).
+#[derive(Debug, Clone, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable)]
+#[repr(C)]
+pub struct FeaturesLog {
+    /// One entry an identifier; bits in [`effect`], where
+    /// [`effect::BLOCK_CONTENT`] is a change of user data (bytes 0 to 1023).
+    pub features: [U32; 256],
+}
+
+wire_layout!(FeaturesLog, 1024, { 0 features });
+
+impl FeaturesLog {
+    /// Marks the feature `id` as supported, with more `effects`.
+    pub fn add(&mut self, id: u8, effects: u32) {
+        self.features[usize::from(id)] = (effect::SUPPORTED | effects).into();
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use super::{EffectsLog, SupportedLogPages, effect};
+    use super::{EffectsLog, FeaturesLog, SupportedLogPages, effect};
+
+    #[test]
+    fn features_land_at_their_id() {
+        let mut log = FeaturesLog::new_zeroed();
+        log.add(0x81, effect::SCOPE_CONTROLLER);
+        assert_eq!(log.as_bytes()[0x204..0x208], [1, 0, 0x20, 0]);
+        assert_eq!(log.as_bytes().iter().filter(|&&b| b != 0).count(), 2);
+    }
 
     #[test]
     fn commands_land_at_their_opcode() {

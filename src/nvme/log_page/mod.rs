@@ -10,7 +10,7 @@ mod health;
 mod notification;
 
 pub use ana::{AnaDescriptor, AnaHeader, AnaState, RETURN_GROUPS_ONLY};
-pub use effects::{EffectsLog, SupportedLogPages, effect, supported_page};
+pub use effects::{EffectsLog, FeaturesLog, SupportedLogPages, effect, supported_page};
 pub use health::{ErrorLogEntry, FirmwareSlotLog, NO_PARAMETER_ERROR, SmartLog, critical_warning};
 pub use notification::{ReservationNotification, reservation_notification_type, write_changed_namespaces};
 
@@ -44,6 +44,8 @@ pub mod log_id {
     pub const PERSISTENT_EVENT: u8 = 0x0d;
     /// Feature identifiers supported and effects.
     pub const FEATURES: u8 = 0x12;
+    /// Management interface commands supported and effects.
+    pub const MANAGEMENT_COMMANDS: u8 = 0x13;
     /// Rotational media information.
     pub const ROTATIONAL_MEDIA: u8 = 0x16;
     /// Discovery.
