@@ -17,10 +17,12 @@
 mod file;
 mod memory;
 mod null;
+mod passthrough;
 
 pub use file::{File, FileError};
 pub use memory::Memory;
 pub use null::Null;
+pub use passthrough::{Abilities, DriveNamespace, Passthrough, PassthroughError, PassthroughQueue};
 
 use nvme::{Completion, IoCommand, Lba, Status};
 use reactor::{Data, DataBuffer, Reactor};
@@ -80,6 +82,8 @@ pub enum Storage {
     File(File),
     /// Nothing: reads zeroes, forgets writes.
     Null(Null),
+    /// A namespace of a drive.
+    Passthrough(Passthrough),
 }
 
 impl Backend for Storage {
@@ -90,6 +94,7 @@ impl Backend for Storage {
             Storage::Memory(backend) => backend.geometry(),
             Storage::File(backend) => backend.geometry(),
             Storage::Null(backend) => backend.geometry(),
+            Storage::Passthrough(backend) => backend.geometry(),
         }
     }
 
@@ -98,6 +103,7 @@ impl Backend for Storage {
             Storage::Memory(backend) => StorageQueue::Memory(backend.queue(reactor)?),
             Storage::File(backend) => StorageQueue::File(backend.queue(reactor)?),
             Storage::Null(backend) => StorageQueue::Null(backend.queue(reactor)?),
+            Storage::Passthrough(backend) => StorageQueue::Passthrough(backend.queue(reactor)?),
         })
     }
 }
@@ -110,6 +116,8 @@ pub enum StorageQueue {
     File(file::FileQueue),
     /// See [`Null`].
     Null(null::NullQueue),
+    /// See [`Passthrough`].
+    Passthrough(PassthroughQueue),
 }
 
 impl BackendQueue for StorageQueue {
@@ -118,6 +126,7 @@ impl BackendQueue for StorageQueue {
             StorageQueue::Memory(queue) => queue.execute(command, data).await,
             StorageQueue::File(queue) => queue.execute(command, data).await,
             StorageQueue::Null(queue) => queue.execute(command, data).await,
+            StorageQueue::Passthrough(queue) => queue.execute(command, data).await,
         }
     }
 
@@ -126,6 +135,7 @@ impl BackendQueue for StorageQueue {
             StorageQueue::Memory(queue) => queue.deallocate(lba, blocks).await,
             StorageQueue::File(queue) => queue.deallocate(lba, blocks).await,
             StorageQueue::Null(queue) => queue.deallocate(lba, blocks).await,
+            StorageQueue::Passthrough(queue) => queue.deallocate(lba, blocks).await,
         }
     }
 }

@@ -11,6 +11,7 @@
 //! | `ring.rs` | set-up and probing of the ring, errors that say the way out |
 //! | `operation.rs` | the table of operations in flight and the future that waits for one |
 //! | `io.rs` | receive, send, read, write, sync, accept as `async` functions |
+//! | `drive.rs` | commands to NVMe drives, by the ring and by `ioctl` |
 //! | `executor.rs` | tasks of many slots, wakers that are plain integers |
 //! | `arena.rs`, `buddy.rs` | data buffers in size classes, first come first served |
 //! | `gather.rs` | a response batch: headers and data in one send |
@@ -24,6 +25,7 @@
 mod arena;
 mod buddy;
 mod data;
+mod drive;
 mod executor;
 mod gather;
 mod io;
@@ -44,6 +46,7 @@ mod tests;
 
 pub use arena::{ArenaUse, BufferClass, DataBuffer, GetBuffer, PAGE, Reserve};
 pub use data::Data;
+pub use drive::{DriveAnswer, DriveCommand, DriveQueue, Driven, drive_admin, drive_nsid};
 pub use gather::Gather;
 pub use io::{AcceptStream, Sent, Transferred};
 pub use mailbox::Mailbox;

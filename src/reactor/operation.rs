@@ -37,7 +37,7 @@ pub(crate) enum Brings {
 
 enum State {
     Waiting(Option<Waker>),
-    Done { result: i32, flags: u32 },
+    Done { result: i32, flags: u32, extra: u64 },
     Orphan,
 }
 
@@ -52,6 +52,8 @@ struct Entry {
 pub(crate) struct Outcome {
     pub(crate) result: io::Result<usize>,
     pub(crate) flags: u32,
+    /// The first of the two more words of a large completion.
+    pub(crate) extra: u64,
     pub(crate) keep: Keep,
 }
 
@@ -73,6 +75,7 @@ impl Operations {
         key: usize,
         result: i32,
         flags: u32,
+        extra: u64,
         orphan_ended: impl FnOnce(),
     ) -> Option<u16> {
         let mut table = self.0.borrow_mut();
@@ -99,13 +102,14 @@ impl Operations {
                 if let (true, Keep::Accepted(accepted)) = (result >= 0, &mut entry.keep) {
                     accepted.push_back(own(result));
                 }
-                let state = if last { State::Done { result, flags } } else { State::Waiting(None) };
+                let state = if last { State::Done { result, flags, extra } } else { State::Waiting(None) };
                 if let State::Waiting(w) = std::mem::replace(&mut entry.state, state) {
                     waker = w;
                 }
             }
             State::Waiting(_) => {
-                if let State::Waiting(w) = std::mem::replace(&mut entry.state, State::Done { result, flags })
+                if let State::Waiting(w) =
+                    std::mem::replace(&mut entry.state, State::Done { result, flags, extra })
                 {
                     waker = w;
                 }
@@ -142,14 +146,14 @@ impl Operation {
     /// # Safety
     /// The entry may only point into `keep` (at a place that does not move with it) or to memory that outlives the
     /// ring, and may only name `descriptor`.
-    pub(crate) unsafe fn start(
+    pub(crate) unsafe fn start<E: Into<squeue::Entry128>>(
         core: &Rc<Core>,
         descriptor: Option<Rc<OwnedFd>>,
         brings: Brings,
         mut keep: Keep,
-        build: impl FnOnce(&mut Keep) -> squeue::Entry,
+        build: impl FnOnce(&mut Keep) -> E,
     ) -> Operation {
-        let entry = build(&mut keep);
+        let entry: squeue::Entry128 = build(&mut keep).into();
         let key = core.operations.0.borrow_mut().insert(Entry {
             state: State::Waiting(None),
             brings,
@@ -198,14 +202,14 @@ impl Future for Operation {
         let key = self.key.expect("an operation is not polled after its end");
         let mut table = self.core.operations.0.borrow_mut();
         match &mut table[key].state {
-            State::Done { result, flags } => {
-                let (result, flags) = (*result, *flags);
+            State::Done { result, flags, extra } => {
+                let (result, flags, extra) = (*result, *flags, *extra);
                 let keep = table.remove(key).keep;
                 drop(table);
                 self.key = None;
                 let result =
                     if result < 0 { Err(io::Error::from_raw_os_error(-result)) } else { Ok(result as usize) };
-                Poll::Ready(Outcome { result, flags, keep })
+                Poll::Ready(Outcome { result, flags, extra, keep })
             }
             state => {
                 *state = State::Waiting(Some(cx.waker().clone()));
@@ -233,6 +237,7 @@ impl Drop for Operation {
         entry.state = State::Orphan;
         drop(table);
         self.core.stats.orphans.add(1);
-        self.core.push(opcode::AsyncCancel::new(key as u64).build().user_data(crate::reactor_loop::CANCEL));
+        self.core
+            .push(opcode::AsyncCancel::new(key as u64).build().user_data(crate::reactor_loop::CANCEL).into());
     }
 }

@@ -80,8 +80,7 @@ pub(crate) struct Core {
 }
 
 impl Core {
-    pub(crate) fn push(&self, entry: squeue::Entry) {
-        let entry = squeue::Entry128::from(entry);
+    pub(crate) fn push(&self, entry: squeue::Entry128) {
         let mut ring = self.ring.borrow_mut();
         loop {
             // SAFETY: `Operation::start` and the mailbox keep what the entry points to.
@@ -117,8 +116,9 @@ impl Core {
                 }
                 key => {
                     let (result, flags) = (outcome.result(), outcome.flags());
-                    let unwanted =
-                        self.operations.complete(key as usize, result, flags, || self.stats.orphans.sub(1));
+                    let extra = outcome.big_cqe()[0];
+                    let orphan_ended = || self.stats.orphans.sub(1);
+                    let unwanted = self.operations.complete(key as usize, result, flags, extra, orphan_ended);
                     if let Some(id) = unwanted {
                         self.receive_pool.give(id);
                     }
@@ -160,7 +160,10 @@ impl Core {
         if !self.mailbox_armed.replace(true) {
             let to = self.mailbox_count.get().cast::<u8>();
             self.push(
-                opcode::Read::new(types::Fd(self.mailbox.event_fd()), to, 8).build().user_data(MAILBOX),
+                opcode::Read::new(types::Fd(self.mailbox.event_fd()), to, 8)
+                    .build()
+                    .user_data(MAILBOX)
+                    .into(),
             );
         }
     }
@@ -306,7 +309,7 @@ impl Reactor {
         core.executor.clear();
         let deadline = Instant::now() + Duration::from_secs(5);
         if core.mailbox_armed.get() {
-            core.push(opcode::AsyncCancel::new(MAILBOX).build().user_data(CANCEL));
+            core.push(opcode::AsyncCancel::new(MAILBOX).build().user_data(CANCEL).into());
         }
         while (core.operations.len() > 0 || core.mailbox_armed.get())
             && Instant::now() < deadline

@@ -49,6 +49,8 @@ pub struct Stats {
     pub receive_stalls: Cell,
     /// Payload bytes the processor copied on their way.
     pub copied_bytes: Cell,
+    /// Commands sent to NVMe drives as they are.
+    pub drive_commands: Cell,
     /// Operations whose future was dropped and which the kernel still holds.
     pub orphans: Cell,
     /// Receives that found no shared buffer and were repeated.

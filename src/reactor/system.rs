@@ -104,6 +104,11 @@ pub struct OpenFile {
     pub is_block_device: bool,
 }
 
+/// Opens a character device of a drive.
+pub fn open_node(path: &Path, read_only: bool) -> io::Result<OwnedFd> {
+    Ok(fs::OpenOptions::new().read(true).write(!read_only).open(path)?.into())
+}
+
 /// Opens a file, creating a sparse one of `size` bytes when it does not exist and a size is given.
 pub fn open_file(path: &Path, size: Option<u64>, read_only: bool) -> io::Result<OpenFile> {
     use std::os::unix::fs::{FileTypeExt, MetadataExt};
