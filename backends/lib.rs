@@ -15,6 +15,7 @@
 #![forbid(unsafe_code)]
 
 mod file;
+pub mod in_use;
 mod memory;
 mod null;
 mod passthrough;

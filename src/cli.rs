@@ -34,6 +34,10 @@ pub enum Command {
     /// Prints each mistake with line and column and exits with status 1 when there is one. Nothing is opened
     /// or bound.
     Check(CheckArgs),
+    /// List the NVMe drives of this machine
+    ///
+    /// For each namespace: what it is, who uses it, and what weft would make of it as backend "passthrough".
+    Drives,
 }
 
 /// `weft serve`
@@ -130,7 +134,7 @@ mod tests {
         let all = ["weft", "serve"].iter().chain(arguments);
         match Cli::try_parse_from(all).unwrap().command {
             Command::Serve(arguments) => arguments,
-            Command::Check(_) => unreachable!(),
+            Command::Check(_) | Command::Drives => unreachable!(),
         }
     }
 

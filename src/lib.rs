@@ -33,6 +33,7 @@ pub mod control;
 pub mod controller;
 pub mod daemon;
 pub mod discovery;
+pub mod drives;
 pub mod error_log;
 pub mod events;
 pub mod exporter;

@@ -1,4 +1,4 @@
-//! The `weft` program: `weft serve` and `weft check`.
+//! The `weft` program: `weft serve`, `weft check` and `weft drives`.
 
 use anyhow::{Context, Result, bail};
 use clap::Parser;
@@ -12,7 +12,7 @@ use weft::{
     config::{AllowedHosts, Config, Loaded},
     control,
     daemon::Daemon,
-    logging,
+    drives, logging,
     target::Target,
 };
 
@@ -23,6 +23,7 @@ fn main() -> ExitCode {
     let result = match Cli::parse().command {
         Command::Serve(arguments) => serve(&arguments),
         Command::Check(arguments) => check(&arguments),
+        Command::Drives => list_drives(),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
@@ -32,6 +33,13 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+fn list_drives() -> Result<()> {
+    let text = drives::list().context("cannot list the drives in /sys/class/nvme-generic")?;
+    // Whoever reads may have heard enough.
+    let _ = io::stdout().write_all(text.as_bytes());
+    Ok(())
 }
 
 fn check(arguments: &CheckArgs) -> Result<()> {

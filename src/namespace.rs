@@ -1,7 +1,9 @@
 //! A namespace: its identity, its storage, and what one reactor keeps of it.
 
 use crate::config;
-use backends::{Backend, File, FileError, Geometry, Memory, Null, Storage, StorageQueue};
+use backends::{
+    Backend, File, FileError, Geometry, Memory, Null, Passthrough, PassthroughError, Storage, StorageQueue,
+};
 use nvme::{Nsid, Uuid};
 use reactor::Reactor;
 use std::{
@@ -63,6 +65,8 @@ pub enum NamespaceError {
     Memory(io::Error),
     /// Its file cannot serve.
     File(FileError),
+    /// Its drive cannot serve.
+    Drive(PassthroughError),
 }
 
 impl fmt::Display for NamespaceError {
@@ -72,6 +76,7 @@ impl fmt::Display for NamespaceError {
                 write!(f, "its memory cannot be mapped: {error}; make `size` smaller")
             }
             NamespaceError::File(error) => error.fmt(f),
+            NamespaceError::Drive(error) => error.fmt(f),
         }
     }
 }
@@ -101,6 +106,9 @@ impl Namespace {
             B::Memory { size_bytes } => {
                 Storage::Memory(Memory::new(*size_bytes, lba_size).map_err(NamespaceError::Memory)?)
             }
+            B::Passthrough { device, force } => Storage::Passthrough(
+                Passthrough::open(device, config.read_only, *force).map_err(NamespaceError::Drive)?,
+            ),
             B::Null { size_bytes } => Storage::Null(Null::new(*size_bytes, lba_size)),
             B::File { path, size_bytes } => Storage::File(
                 File::open(path, *size_bytes, config.lba_size, config.read_only)

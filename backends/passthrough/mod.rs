@@ -12,7 +12,7 @@ mod queue;
 
 pub use probe::{Abilities, DriveNamespace};
 
-use crate::{Backend, Geometry};
+use crate::{Backend, Geometry, in_use};
 use node::{Node, Shared};
 use queue::DriveQueuePair;
 use reactor::Reactor;
@@ -33,6 +33,8 @@ pub enum PassthroughError {
     Identify(PathBuf, &'static str, io::Error),
     /// It has what weft cannot give on.
     Unusable(PathBuf, String),
+    /// Others on this machine use it.
+    InUse(PathBuf, Vec<String>),
 }
 
 impl fmt::Display for PassthroughError {
@@ -61,6 +63,12 @@ impl fmt::Display for PassthroughError {
                 path.display()
             ),
             PassthroughError::Unusable(path, why) => write!(f, "{}: {why}", path.display()),
+            PassthroughError::InUse(path, users) => write!(
+                f,
+                "{} is in use on this machine: {}; end that first, or set `force = true` if you know that nothing is written",
+                path.display(),
+                users.join(", ")
+            ),
         }
     }
 }
@@ -75,16 +83,26 @@ pub struct Passthrough {
 }
 
 impl Passthrough {
-    /// Opens the namespace behind `path` (`/dev/ngXnY`).
-    pub fn open(path: &Path, read_only: bool) -> Result<Passthrough, PassthroughError> {
+    /// Opens the namespace behind `path` (`/dev/ngXnY`); with `force`, even if others on this machine use it.
+    pub fn open(path: &Path, read_only: bool, force: bool) -> Result<Passthrough, PassthroughError> {
         check_name(path)?;
         let node = probe::open(path, read_only)?;
         let drive = DriveNamespace::probe(path, &node)?;
-        if let Some(why) = obstacle(&drive) {
+        if let Some(why) = drive.obstacle() {
             return Err(PassthroughError::Unusable(path.into(), why));
+        }
+        let users = in_use::users(&drive.block_device());
+        if !users.is_empty() && !force {
+            return Err(PassthroughError::InUse(path.into(), users));
         }
         let shared = Arc::new(Shared::new(node, drive.multipath));
         Ok(Passthrough { drive, shared, read_only })
+    }
+
+    /// What the drive behind `path` says of itself, without taking it into use.
+    pub fn look(path: &Path) -> Result<DriveNamespace, PassthroughError> {
+        check_name(path)?;
+        DriveNamespace::probe(path, &probe::open(path, true)?)
     }
 
     /// What the drive says of it.
@@ -120,28 +138,61 @@ fn check_name(path: &Path) -> Result<(), PassthroughError> {
     }
 }
 
-/// Why weft cannot export a namespace as it is.
-fn obstacle(drive: &DriveNamespace) -> Option<String> {
-    if drive.command_set != 0 {
-        return Some(format!(
-            "its I/O command set is {:02x}h (zoned namespaces are 02h); only the NVM command set can be exported",
-            drive.command_set
-        ));
-    }
-    if drive.metadata_size != 0 {
-        return Some(format!(
-            "it is formatted with {} bytes of metadata in each block, which Linux hosts cannot use over TCP; format it without \
+impl DriveNamespace {
+    /// Why weft cannot export it as it is.
+    pub fn obstacle(&self) -> Option<String> {
+        let drive = self;
+        if drive.command_set != 0 {
+            return Some(format!(
+                "its I/O command set is {:02x}h (zoned namespaces are 02h); only the NVM command set can be exported",
+                drive.command_set
+            ));
+        }
+        if drive.metadata_size != 0 {
+            return Some(format!(
+                "it is formatted with {} bytes of metadata in each block, which Linux hosts cannot use over TCP; format it without \
              (`nvme format --lbaf=...`)",
-            drive.metadata_size
-        ));
+                drive.metadata_size
+            ));
+        }
+        if !(512..=65536).contains(&drive.lba_size)
+            || !drive.lba_size.is_power_of_two()
+            || drive.lba_count == 0
+        {
+            return Some(format!(
+                "{} blocks of {} bytes are no size to export",
+                drive.lba_count, drive.lba_size
+            ));
+        }
+        if drive.max_bytes < drive.lba_size as usize {
+            return Some("the kernel takes no command as large as one of its blocks".into());
+        }
+        None
     }
-    if !(512..=65536).contains(&drive.lba_size) || !drive.lba_size.is_power_of_two() || drive.lba_count == 0 {
-        return Some(format!("{} blocks of {} bytes are no size to export", drive.lba_count, drive.lba_size));
+
+    /// What weft makes of it, in a line.
+    pub fn summary(&self) -> String {
+        let Abilities { compare, write_zeroes, dataset_management, verify } = self.abilities;
+        let lacking: Vec<&str> = [
+            (compare, "Compare"),
+            (write_zeroes, "Write Zeroes"),
+            (dataset_management, "Dataset Management"),
+            (verify, "Verify"),
+        ]
+        .into_iter()
+        .filter_map(|(has, name)| (!has).then_some(name))
+        .collect();
+        format!(
+            "can be exported; {} KiB in one command{}{}",
+            self.max_bytes >> 10,
+            if self.volatile_write_cache { ", volatile write cache" } else { "" },
+            if lacking.is_empty() {
+                String::new()
+            } else {
+                format!("; done by weft: {}", lacking.join(", "))
+            }
+        )
     }
-    if drive.max_bytes < drive.lba_size as usize {
-        return Some("the kernel takes no command as large as one of its blocks".into());
-    }
-    None
 }
 
 impl Backend for Passthrough {
@@ -190,6 +241,7 @@ mod tests {
     #[test]
     fn what_cannot_be_given_on_is_refused_with_the_reason() {
         let good = DriveNamespace {
+            node: "ng0n1".into(),
             nsid: 1,
             lba_size: 4096,
             lba_count: 1000,
@@ -207,10 +259,10 @@ mod tests {
             serial: String::new(),
             firmware: String::new(),
         };
-        assert_eq!(obstacle(&good), None);
-        assert!(obstacle(&DriveNamespace { command_set: 2, ..good.clone() }).unwrap().contains("zoned"));
-        assert!(obstacle(&DriveNamespace { metadata_size: 8, ..good.clone() }).unwrap().contains("metadata"));
-        assert!(obstacle(&DriveNamespace { lba_count: 0, ..good.clone() }).is_some());
-        assert!(obstacle(&DriveNamespace { lba_size: 0, ..good }).is_some());
+        assert_eq!(good.obstacle(), None);
+        assert!(DriveNamespace { command_set: 2, ..good.clone() }.obstacle().unwrap().contains("zoned"));
+        assert!(DriveNamespace { metadata_size: 8, ..good.clone() }.obstacle().unwrap().contains("metadata"));
+        assert!(DriveNamespace { lba_count: 0, ..good.clone() }.obstacle().is_some());
+        assert!(DriveNamespace { lba_size: 0, ..good }.obstacle().is_some());
     }
 }

@@ -36,6 +36,8 @@ pub struct Abilities {
 /// What a namespace of a drive is, and how much one command may move.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DriveNamespace {
+    /// The kernel's name of its node, `ngXnY`.
+    pub node: String,
     /// Its identifier on the drive.
     pub nsid: u32,
     /// Bytes of a logical block.
@@ -71,6 +73,11 @@ pub struct DriveNamespace {
 }
 
 impl DriveNamespace {
+    /// The kernel's name of its block device.
+    pub fn block_device(&self) -> String {
+        self.node.replacen("ng", "nvme", 1)
+    }
+
     /// Asks the drive behind an open node, and the kernel about its limits.
     pub fn probe(path: &Path, node: &OwnedFd) -> Result<DriveNamespace, PassthroughError> {
         let failed = |what: &'static str| move |error| PassthroughError::Identify(path.into(), what, error);
@@ -112,6 +119,7 @@ impl DriveNamespace {
             _ => 0,
         };
         DriveNamespace {
+            node: sysfs.node.clone(),
             nsid,
             lba_size,
             lba_count: namespace.size.get(),
@@ -160,6 +168,7 @@ fn identify(node: &OwnedFd, cns: u8, nsid: u32, page: &mut [u8]) -> std::io::Res
 /// What the kernel says of a namespace.
 #[derive(Debug, Default)]
 struct Sysfs {
+    node: String,
     multipath: bool,
     command_set: u8,
     max_hw_bytes: Option<usize>,
@@ -169,9 +178,8 @@ struct Sysfs {
 impl Sysfs {
     fn of(path: &Path) -> Sysfs {
         let name = path.canonicalize().ok().and_then(|p| Some(p.file_name()?.to_str()?.to_owned()));
-        let Some(block) =
-            name.as_deref().and_then(|n| n.strip_prefix("ng")).map(|rest| format!("nvme{rest}"))
-        else {
+        let node = name.unwrap_or_default();
+        let Some(block) = node.strip_prefix("ng").map(|rest| format!("nvme{rest}")) else {
             return Sysfs::default();
         };
         let device = PathBuf::from("/sys/class/block").join(&block);
@@ -181,6 +189,7 @@ impl Sysfs {
         let parent = fs::canonicalize(device.join("device")).unwrap_or_default();
         let parent = parent.file_name().and_then(|n| n.to_str()).unwrap_or_default().to_owned();
         Sysfs {
+            node,
             multipath: parent.starts_with("nvme-subsys"),
             command_set: number("csi").unwrap_or(0) as u8,
             max_hw_bytes: number("queue/max_hw_sectors_kb").map(|kb| kb << 10),

@@ -208,6 +208,13 @@ pub enum NamespaceBackend {
         /// it the file must exist.
         size_bytes: Option<u64>,
     },
+    /// A namespace of an NVMe drive, by its generic character device.
+    Passthrough {
+        /// The device, `/dev/ngXnY`.
+        device: PathBuf,
+        /// Export it even if others on this machine use it.
+        force: bool,
+    },
     /// Nothing: writes vanish and reads are zeroes. For measuring everything else.
     Null {
         /// A multiple of the block size.

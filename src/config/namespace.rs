@@ -18,6 +18,7 @@ enum Kind {
     Memory,
     File,
     Null,
+    Passthrough,
 }
 
 /// Reads the namespaces of one subsystem; those with mistakes are left out.
@@ -44,7 +45,7 @@ fn read_one(
         known.check_nsid(taken, nsid, section.path("nsid"));
     }
     let lba_size = read_lba_size(&section);
-    let backend = read_backend(&section, lba_size, known);
+    let backend = read_backend(&section, lba_size.as_ref(), known);
     let read_only = section.flag("read_only").is_some_and(|flag| flag.value);
     let enabled = section.flag("enabled").is_none_or(|flag| flag.value);
     let ana_group = section.whole("ana_group", 1..=MAX_ANA_GROUP);
@@ -67,7 +68,7 @@ fn read_one(
     Some(Namespace {
         nsid,
         backend: backend?,
-        lba_size,
+        lba_size: lba_size.map(|size| size.value),
         uuid,
         nguid: nguid.map_or(Some(uuid.0), |nguid| nguid.value),
         read_only,
@@ -76,28 +77,33 @@ fn read_one(
     })
 }
 
-fn read_lba_size(section: &Section<'_>) -> Option<u32> {
+fn read_lba_size(section: &Section<'_>) -> Option<Located<u32>> {
     let size = section.whole::<u32>("lba_size", 0..=u32::MAX)?;
     if !LBA_SIZES.contains(&size.value) || !size.value.is_power_of_two() {
         let message = format!("{} is no block size: expected 512, 1024, 2048 or 4096", size.value);
         section.mistake(size.at, "lba_size", message);
         return None;
     }
-    Some(size.value)
+    Some(size)
 }
 
 fn read_backend(
     section: &Section<'_>,
-    lba_size: Option<u32>,
+    lba_size: Option<&Located<u32>>,
     known: &mut Known<'_>,
 ) -> Option<NamespaceBackend> {
-    const EXPECTED: &str = "\"memory\", \"file\" or \"null\"";
-    let kinds = [("memory", Kind::Memory), ("file", Kind::File), ("null", Kind::Null)];
+    const EXPECTED: &str = "\"memory\", \"file\", \"passthrough\" or \"null\"";
+    let kinds = [
+        ("memory", Kind::Memory),
+        ("file", Kind::File),
+        ("passthrough", Kind::Passthrough),
+        ("null", Kind::Null),
+    ];
     let kind = section.choice("backend", &kinds);
     let kind = section.require("backend", kind, EXPECTED).map(|kind| kind.value);
     // The block size of a file follows what lies under it; only the smallest is certain here.
     let default = if kind == Some(Kind::File) { *LBA_SIZES.start() } else { DEFAULT_LBA_SIZE };
-    let block = u64::from(lba_size.unwrap_or(default));
+    let block = u64::from(lba_size.map_or(default, |size| size.value));
     let size = section.size("size", block..=u64::MAX);
     if let Some(size) = size
         && size.value % block != 0
@@ -110,7 +116,18 @@ fn read_backend(
         _ => Ok(known.directory.join(text)),
     });
 
+    let drive = read_drive(section, kind, known);
+
     match kind? {
+        Kind::Passthrough => {
+            let size = size.map(|size| (size.at, "size"));
+            let path = path.map(|path| (path.at, "path"));
+            let lba_size = lba_size.map(|size| (size.at, "lba_size"));
+            for (at, key) in size.into_iter().chain(path).chain(lba_size) {
+                section.mistake(at, key, "does not belong to backend \"passthrough\": the drive decides");
+            }
+            drive
+        }
         Kind::File => {
             let path = section.require("path", path, "the path of a file")?;
             known.check_path(&path, section.path("path"));
@@ -128,8 +145,29 @@ fn read_backend(
             let size_bytes = size.value;
             Some(match kind {
                 Kind::Memory => NamespaceBackend::Memory { size_bytes },
-                Kind::File | Kind::Null => NamespaceBackend::Null { size_bytes },
+                Kind::File | Kind::Passthrough | Kind::Null => NamespaceBackend::Null { size_bytes },
             })
         }
     }
+}
+
+/// The keys of backend "passthrough"; mistakes with any other.
+fn read_drive(section: &Section<'_>, kind: Option<Kind>, known: &mut Known<'_>) -> Option<NamespaceBackend> {
+    const EXPECTED: &str = "the character device of a drive's namespace, such as \"/dev/ng0n1\"";
+    let device = section.text("device", EXPECTED, |text| match text {
+        "" => Err(format!("is empty: expected {EXPECTED}")),
+        _ => Ok(known.directory.join(text)),
+    });
+    let force = section.flag("force");
+    if kind != Some(Kind::Passthrough) {
+        let device = device.map(|device| (device.at, "device"));
+        let force = force.map(|force| (force.at, "force"));
+        for (at, key) in device.into_iter().chain(force) {
+            section.mistake(at, key, "expected only with backend \"passthrough\"");
+        }
+        return None;
+    }
+    let device = section.require("device", device, EXPECTED)?;
+    known.check_path(&device, section.path("device"));
+    Some(NamespaceBackend::Passthrough { device: device.value, force: force.is_some_and(|flag| flag.value) })
 }

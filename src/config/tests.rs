@@ -247,8 +247,8 @@ size = "1 GB"
             "9:7: subsystem.nqn: \"one\" is no NQN: the NQN does not start with \"nqn.\"; expected \
              nqn.yyyy-mm.reverse.domain[:string]",
             "12:8: subsystem.namespace.nsid: 0 is out of range: expected an integer from 1 to 1024",
-            "13:11: subsystem.namespace.backend: unknown backend \"mem\": expected \"memory\", \"file\" or \
-             \"null\"",
+            "13:11: subsystem.namespace.backend: unknown backend \"mem\": expected \"memory\", \"file\", \
+             \"passthrough\" or \"null\"",
             "14:8: subsystem.namespace.size: \"1 GB\" has a decimal unit, which is not taken: expected \
              bytes as an \
              integer, or a whole number with KiB, MiB, GiB or TiB such as \"64 MiB\"",

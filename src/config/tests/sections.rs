@@ -149,13 +149,35 @@ fn contradicting_hosts_are_refused_even_when_the_list_is_empty() {
 }
 
 #[test]
+fn drives_have_keys_of_their_own() {
+    assert_eq!(
+        namespace_mistakes("nsid = 1\nbackend = \"passthrough\"\nsize = \"1 MiB\"\nlba_size = 512"),
+        [
+            "4:1: subsystem.namespace.device: missing: expected the character device of a drive's namespace, such as \
+             \"/dev/ng0n1\"",
+            "7:8: subsystem.namespace.size: does not belong to backend \"passthrough\": the drive decides",
+            "8:12: subsystem.namespace.lba_size: does not belong to backend \"passthrough\": the drive decides",
+        ]
+    );
+    assert_eq!(
+        namespace_mistakes(
+            "nsid = 1\nbackend = \"memory\"\nsize = 4096\ndevice = \"/dev/ng0n1\"\nforce = true"
+        ),
+        [
+            "7:10: subsystem.namespace.device: expected only with backend \"passthrough\"",
+            "8:9: subsystem.namespace.force: expected only with backend \"passthrough\"",
+        ]
+    );
+}
+
+#[test]
 fn namespaces() {
     assert_eq!(
         namespace_mistakes(""),
         [
             "4:1: subsystem.namespace.nsid: missing: expected a number from 1 to 1024, different for each \
              namespace",
-            "4:1: subsystem.namespace.backend: missing: expected \"memory\", \"file\" or \"null\"",
+            "4:1: subsystem.namespace.backend: missing: expected \"memory\", \"file\", \"passthrough\" or \"null\"",
         ]
     );
     assert_eq!(
