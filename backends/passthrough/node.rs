@@ -20,7 +20,7 @@ pub trait Drive: 'static {
     /// Sends a command with `len` bytes of the buffer from `offset`.
     fn run(
         &self,
-        command: &DriveCommand,
+        command: DriveCommand,
         buffer: Option<DataBuffer>,
         offset: usize,
         len: usize,
@@ -97,12 +97,12 @@ impl Node {
 impl Drive for Node {
     fn run(
         &self,
-        command: &DriveCommand,
+        command: DriveCommand,
         buffer: Option<DataBuffer>,
         offset: usize,
         len: usize,
     ) -> impl Future<Output = Driven> {
-        let running = self.reactor.drive(&self.descriptor(), command, buffer, offset, len);
+        let running = self.reactor.drive(&self.descriptor(), &command, buffer, offset, len);
         async move {
             let driven = running.await;
             if let Err(error) = &driven.0

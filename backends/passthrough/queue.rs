@@ -100,7 +100,7 @@ impl<D: Drive> DriveQueuePair<D> {
             loop {
                 let piece = self.max_bytes.min(len - done);
                 let driven =
-                    self.drive.run(&self.piece(command, done, piece), Some(buffer), done, piece).await;
+                    self.drive.run(self.piece(command, done, piece), Some(buffer), done, piece).await;
                 let (answered, Some(back)) = driven else { unreachable!("a drive gives the buffer back") };
                 buffer = back;
                 let completion = match answered {
@@ -141,7 +141,7 @@ impl<D: Drive> DriveQueuePair<D> {
         for _ in 0..TRIES {
             self.drive.pause().await;
             let (answered, back) =
-                self.drive.run(&self.piece(command, done, piece), Some(buffer), done, piece).await;
+                self.drive.run(self.piece(command, done, piece), Some(buffer), done, piece).await;
             buffer = back.expect("a drive gives the buffer back");
             if !answered.as_ref().is_err_and(is_shortage) {
                 return (self.completion(answered), buffer);
@@ -153,7 +153,7 @@ impl<D: Drive> DriveQueuePair<D> {
     /// A command without data.
     async fn plain(&self, command: DriveCommand) -> Completion {
         for _ in 0..TRIES {
-            let (answered, _) = self.drive.run(&command, None, 0, 0).await;
+            let (answered, _) = self.drive.run(command, None, 0, 0).await;
             if !answered.as_ref().is_err_and(is_shortage) {
                 return self.completion(answered);
             }
@@ -204,7 +204,7 @@ impl<D: Drive> DriveQueuePair<D> {
     ) -> (Completion, DataBuffer) {
         let mut buffer = buffer;
         for _ in 0..TRIES {
-            let (answered, back) = self.drive.run(&command, Some(buffer), 0, len).await;
+            let (answered, back) = self.drive.run(command, Some(buffer), 0, len).await;
             buffer = back.expect("a drive gives the buffer back");
             if !answered.as_ref().is_err_and(is_shortage) {
                 return (self.completion(answered), buffer);
@@ -288,33 +288,43 @@ fn is_shortage(error: &io::Error) -> bool {
 }
 
 impl<D: Drive> BackendQueue for DriveQueuePair<D> {
-    async fn execute(&self, command: &IoCommand<'_>, data: Option<DataBuffer>) -> (Completion, Data) {
-        let len = command.byte_len(self.lba_size) as usize;
-        match (command.opcode, data) {
-            (IoOpcode::Read, _) => {
-                let buffer = self.drive.buffer(len).await;
-                let (completion, mut buffer) = self.transfer(command, buffer, len).await;
-                if !completion.status.is_success() {
-                    return (completion, Data::None);
+    #[allow(
+        clippy::manual_async_fn,
+        reason = "an `async fn` holds its arguments twice, in the memory of every slot"
+    )]
+    fn execute(
+        &self,
+        command: &IoCommand<'_>,
+        data: Option<DataBuffer>,
+    ) -> impl Future<Output = (Completion, Data)> {
+        async move {
+            let len = command.byte_len(self.lba_size) as usize;
+            match (command.opcode, data) {
+                (IoOpcode::Read, _) => {
+                    let buffer = self.drive.buffer(len).await;
+                    let (completion, mut buffer) = self.transfer(command, buffer, len).await;
+                    if !completion.status.is_success() {
+                        return (completion, Data::None);
+                    }
+                    buffer.set_len(len);
+                    (completion, Data::Arena(buffer))
                 }
-                buffer.set_len(len);
-                (completion, Data::Arena(buffer))
+                (IoOpcode::Write, Some(data)) => (self.transfer(command, data, len).await.0, Data::None),
+                (IoOpcode::Compare, Some(data)) if self.abilities.compare => {
+                    (self.transfer(command, data, len).await.0, Data::None)
+                }
+                // Boxed from here: these are rare, and every slot would have to hold the largest of them.
+                (IoOpcode::Compare, Some(data)) => {
+                    (Box::pin(self.compare(command, data.filled())).await, Data::None)
+                }
+                (IoOpcode::Flush, _) => (Box::pin(self.flush()).await, Data::None),
+                (IoOpcode::WriteZeroes, _) => {
+                    let zero =
+                        self.zero(command.lba.0, command.blocks.into(), command.fua, command.deallocates());
+                    (Box::pin(zero).await, Data::None)
+                }
+                _ => (Status::INTERNAL_ERROR.into(), Data::None),
             }
-            (IoOpcode::Write, Some(data)) => (self.transfer(command, data, len).await.0, Data::None),
-            (IoOpcode::Compare, Some(data)) if self.abilities.compare => {
-                (self.transfer(command, data, len).await.0, Data::None)
-            }
-            // Boxed from here: these are rare, and every slot would have to hold the largest of them.
-            (IoOpcode::Compare, Some(data)) => {
-                (Box::pin(self.compare(command, data.filled())).await, Data::None)
-            }
-            (IoOpcode::Flush, _) => (Box::pin(self.flush()).await, Data::None),
-            (IoOpcode::WriteZeroes, _) => {
-                let zero =
-                    self.zero(command.lba.0, command.blocks.into(), command.fua, command.deallocates());
-                (Box::pin(zero).await, Data::None)
-            }
-            _ => (Status::INTERNAL_ERROR.into(), Data::None),
         }
     }
 

@@ -22,12 +22,12 @@ type Queue = DriveQueuePair<Rc<Fake>>;
 impl Drive for Rc<Fake> {
     async fn run(
         &self,
-        command: &DriveCommand,
+        command: DriveCommand,
         mut buffer: Option<DataBuffer>,
         offset: usize,
         len: usize,
     ) -> Driven {
-        self.seen.borrow_mut().push(*command);
+        self.seen.borrow_mut().push(command);
         match self.errors.borrow_mut().pop_front() {
             Some(Err(error)) => return (Err(error), buffer),
             Some(Ok(status)) if status != 0 => return (Ok(DriveAnswer { status, result: 0 }), buffer),

@@ -164,8 +164,8 @@ fn drives_have_keys_of_their_own() {
             "nsid = 1\nbackend = \"memory\"\nsize = 4096\ndevice = \"/dev/ng0n1\"\nforce = true"
         ),
         [
-            "7:10: subsystem.namespace.device: expected only with backend \"passthrough\"",
-            "8:9: subsystem.namespace.force: expected only with backend \"passthrough\"",
+            "8:10: subsystem.namespace.device: expected only with backend \"passthrough\"",
+            "9:9: subsystem.namespace.force: expected only with backend \"passthrough\"",
         ]
     );
 }
