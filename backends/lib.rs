@@ -20,7 +20,7 @@ mod memory;
 mod null;
 mod passthrough;
 
-pub use file::{File, FileError};
+pub use file::{File, FileError, FileOptions};
 pub use memory::Memory;
 pub use null::Null;
 pub use passthrough::{Abilities, DriveNamespace, Passthrough, PassthroughError, PassthroughQueue};
@@ -47,13 +47,63 @@ impl Geometry {
     }
 }
 
+/// What else is true of a medium, for hosts that ask. It does not change while the medium is open.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Description {
+    /// What its accesses should look like, where it says so.
+    pub topology: Option<Topology>,
+    /// Deallocated blocks read as zeroes. Where they do not, nothing is deallocated at all: it would be a surprise and no
+    /// gain.
+    pub deallocated_reads_zeroes: bool,
+    /// Blocks take space only once they are written, so that space can run out.
+    pub thin: bool,
+    /// Its media rotate.
+    pub rotational: bool,
+}
+
+impl Default for Description {
+    fn default() -> Description {
+        Description { topology: None, deallocated_reads_zeroes: true, thin: false, rotational: false }
+    }
+}
+
+/// The accesses a medium likes, in logical blocks: each at least one, and aligned to itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Topology {
+    /// Smaller writes cost more than their share.
+    pub write_granularity: u32,
+    /// Writes of this size are the fastest; a multiple of the granularity.
+    pub optimal_write: u32,
+    /// Smaller ranges are not deallocated.
+    pub deallocate_granularity: u32,
+    /// Aligned writes of this size happen whole or not at all, whatever becomes of the power.
+    pub atomic_write: u32,
+}
+
+/// How much of a medium there is just now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Extent {
+    /// Bytes that can be read and written.
+    pub bytes: u64,
+    /// Bytes that take space.
+    pub used: u64,
+}
+
 /// A medium, shared by all reactors.
 pub trait Backend: Send + Sync + 'static {
     /// What one reactor uses of it.
     type Queue: BackendQueue;
 
-    /// Its shape.
+    /// Its shape when it was opened.
     fn geometry(&self) -> Geometry;
+    /// What else is true of it.
+    fn description(&self) -> Description {
+        Description::default()
+    }
+    /// How much of it there is now; nothing for a medium whose size cannot change. It may take its time: not for a reactor.
+    fn measure(&self) -> io::Result<Option<Extent>> {
+        Ok(None)
+    }
     /// A queue for one reactor.
     fn queue(&self, reactor: &Reactor) -> io::Result<Self::Queue>;
 }
@@ -71,7 +121,7 @@ pub trait BackendQueue: 'static {
         command: &IoCommand<'_>,
         data: Option<DataBuffer>,
     ) -> impl Future<Output = (Completion, Data)>;
-    /// Deallocates a range (Dataset Management): it takes no space any more and reads as zeroes.
+    /// Deallocates a range (Dataset Management): it takes no space any more and reads as the medium's [`Description`] says.
     fn deallocate(&self, lba: Lba, blocks: u64) -> impl Future<Output = Completion>;
 }
 
@@ -96,6 +146,24 @@ impl Backend for Storage {
             Storage::File(backend) => backend.geometry(),
             Storage::Null(backend) => backend.geometry(),
             Storage::Passthrough(backend) => backend.geometry(),
+        }
+    }
+
+    fn description(&self) -> Description {
+        match self {
+            Storage::Memory(backend) => backend.description(),
+            Storage::Passthrough(backend) => backend.description(),
+            Storage::File(backend) => backend.description(),
+            Storage::Null(backend) => backend.description(),
+        }
+    }
+
+    fn measure(&self) -> io::Result<Option<Extent>> {
+        match self {
+            Storage::Memory(backend) => backend.measure(),
+            Storage::Passthrough(backend) => backend.measure(),
+            Storage::File(backend) => backend.measure(),
+            Storage::Null(backend) => backend.measure(),
         }
     }
 

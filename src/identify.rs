@@ -15,14 +15,15 @@ use crate::{
     namespace::Namespace,
     queue_pair::QueuePair,
 };
+use backends::Topology;
 use nvme::{
     Nsid, Sqe, Status,
     identify::{
         self, IDENTIFY_LEN, IdentifyCommand, IdentifyController, IdentifyNamespace,
         IdentifyNamespaceIndependent, LbaFormat, NamespaceDescriptors, attributes, cns, command_set,
         controller_type, deallocate, firmware_updates, independent_features, log_attributes, multipath,
-        namespace_attributes, namespace_sharing, namespace_status, nvm_commands, sgl_support,
-        volatile_write_cache,
+        namespace_attributes, namespace_features, namespace_sharing, namespace_status, nvm_commands,
+        sgl_support, volatile_write_cache,
     },
 };
 use transports::QueuePair as TransportQueuePair;
@@ -149,10 +150,19 @@ fn namespace(namespace: &Namespace) -> IdentifyNamespace {
     page.capacity = geometry.lba_count.into();
     page.utilization = geometry.lba_count.into();
     page.sharing = namespace_sharing::SHARED;
-    page.deallocate_features = deallocate::READS_ZEROS | deallocate::WRITE_ZEROES;
     page.max_copy_range_length = copy::max_range_blocks(geometry.lba_size).into();
     page.max_copy_length = copy::max_blocks(geometry.lba_size).into();
     page.max_copy_ranges = (copy::MAX_RANGES - 1) as u8;
+    let description = namespace.description();
+    if description.deallocated_reads_zeroes {
+        page.deallocate_features = deallocate::READS_ZEROS | deallocate::WRITE_ZEROES;
+    }
+    if description.thin {
+        page.features |= namespace_features::THIN;
+    }
+    if let Some(topology) = description.topology {
+        describe(topology, &mut page);
+    }
     page.nguid = namespace.nguid;
     page.attributes = if namespace.read_only { namespace_attributes::WRITE_PROTECTED } else { 0 };
     page.lba_formats[0] = LbaFormat {
@@ -163,10 +173,32 @@ fn namespace(namespace: &Namespace) -> IdentifyNamespace {
     page
 }
 
+/// The accesses a medium likes, 0's based.
+fn describe(topology: Topology, page: &mut IdentifyNamespace) {
+    let zero_based = |blocks: u32| (blocks - 1) as u16;
+    page.features |= namespace_features::OPTIMAL_PERFORMANCE;
+    page.preferred_write_granularity = zero_based(topology.write_granularity).into();
+    page.preferred_write_alignment = zero_based(topology.write_granularity).into();
+    page.preferred_deallocate_granularity = zero_based(topology.deallocate_granularity).into();
+    page.preferred_deallocate_alignment = zero_based(topology.deallocate_granularity).into();
+    page.optimal_write_size = zero_based(topology.optimal_write).into();
+    if topology.atomic_write > 1 {
+        // Only what is aligned is atomic: it ends at a boundary of the same size.
+        page.features |= namespace_features::ATOMICS;
+        page.atomic_write_unit = zero_based(topology.atomic_write).into();
+        page.atomic_write_unit_power_fail = zero_based(topology.atomic_write).into();
+        page.atomic_boundary_size = zero_based(topology.atomic_write).into();
+        page.atomic_boundary_size_power_fail = zero_based(topology.atomic_write).into();
+    }
+}
+
 fn independent(namespace: &Namespace) -> IdentifyNamespaceIndependent {
     let mut page = IdentifyNamespaceIndependent::new_zeroed();
     let cached = namespace.geometry().volatile_write_cache;
     page.features = if cached { 0 } else { independent_features::NO_WRITE_CACHE };
+    if namespace.description().rotational {
+        page.features |= independent_features::ROTATIONAL;
+    }
     page.sharing = namespace_sharing::SHARED;
     page.attributes = if namespace.read_only { namespace_attributes::WRITE_PROTECTED } else { 0 };
     page.status = namespace_status::READY;

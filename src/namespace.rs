@@ -2,13 +2,15 @@
 
 use crate::config;
 use backends::{
-    Backend, File, FileError, Geometry, Memory, Null, Passthrough, PassthroughError, Storage, StorageQueue,
+    Backend, Description, File, FileError, FileOptions, Geometry, Memory, Null, Passthrough, PassthroughError,
+    Storage, StorageQueue,
 };
 use nvme::{Nsid, Uuid};
 use reactor::Reactor;
 use std::{
     cell::Cell,
     fmt, io,
+    path::Path,
     rc::Rc,
     sync::{
         Arc, Mutex, PoisonError,
@@ -110,10 +112,18 @@ impl Namespace {
                 Passthrough::open(device, config.read_only, *force).map_err(NamespaceError::Drive)?,
             ),
             B::Null { size_bytes } => Storage::Null(Null::new(*size_bytes, lba_size)),
-            B::File { path, size_bytes } => Storage::File(
-                File::open(path, *size_bytes, config.lba_size, config.read_only)
-                    .map_err(NamespaceError::File)?,
-            ),
+            B::File { path, size_bytes, direct, force } => {
+                let options = FileOptions {
+                    size: *size_bytes,
+                    lba_size: config.lba_size,
+                    read_only: config.read_only,
+                    direct: *direct,
+                    force: *force,
+                };
+                let file = File::open(path, options).map_err(NamespaceError::File)?;
+                say_what(config.nsid, path, &file);
+                Storage::File(file)
+            }
         };
         Ok(Namespace {
             nsid: Nsid(config.nsid),
@@ -130,6 +140,11 @@ impl Namespace {
         self.storage.geometry()
     }
 
+    /// What else is true of its medium.
+    pub fn description(&self) -> Description {
+        self.storage.description()
+    }
+
     /// What was read and written on all reactors.
     pub fn totals(&self) -> IoTotals {
         let cells = self.cells.lock().unwrap_or_else(PoisonError::into_inner);
@@ -139,6 +154,22 @@ impl Namespace {
             writes: sum.writes + cells.writes.load(Ordering::Relaxed),
             written_bytes: sum.written_bytes + cells.written_bytes.load(Ordering::Relaxed),
         })
+    }
+}
+
+/// Says what a path turned out to be: for a block device it is worth a second look.
+fn say_what(nsid: u32, path: &Path, file: &File) {
+    let geometry = file.geometry();
+    let (path, how) = (path.display(), if file.is_direct() { "direct I/O" } else { "page cache" });
+    let blocks = format!("{} blocks of {} bytes", geometry.lba_count, geometry.lba_size);
+    let cache =
+        if geometry.volatile_write_cache { "volatile write cache" } else { "no volatile write cache" };
+    match file.device() {
+        Some(device) => tracing::info!(nsid, "{path} is {device}: {blocks}, {how}, {cache}"),
+        None => tracing::info!(nsid, "{path} is a file: {blocks}, {how}, {cache}"),
+    }
+    if let Some(note) = file.note() {
+        tracing::warn!(nsid, "{note}");
     }
 }
 

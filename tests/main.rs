@@ -6,6 +6,7 @@ mod allocations;
 mod config;
 mod connect;
 mod copy;
+mod devices;
 mod digests;
 mod discovery;
 mod events;

@@ -7,10 +7,18 @@ use std::{fmt, io, path::PathBuf};
 pub enum FileError {
     /// It is not there and no size says how large to make it.
     Missing(PathBuf),
+    /// It is not there, and where devices are no file is made.
+    NoDevice(PathBuf),
     /// It cannot be opened or made.
     Open(PathBuf, bool, io::Error),
     /// It is something else.
     NotAFile(PathBuf),
+    /// It is a character device; a block device that was probably meant.
+    Character(PathBuf, Option<String>),
+    /// It is a device that cannot be written.
+    ReadOnly(PathBuf),
+    /// Others use the device: who.
+    Busy(PathBuf, Vec<String>),
     /// It is shorter than the configuration says.
     Short {
         /// The file.
@@ -22,13 +30,13 @@ pub enum FileError {
     },
     /// It has not one logical block.
     Empty(PathBuf, u32),
-    /// The device's blocks are larger than the configured LBA size.
+    /// The device's blocks are larger than the LBA size.
     LbaSize {
         /// The device.
         path: PathBuf,
         /// Its logical block size.
-        device: u64,
-        /// The LBA size configured.
+        device: u32,
+        /// The LBA size.
         wanted: u32,
     },
 }
@@ -39,6 +47,11 @@ impl fmt::Display for FileError {
             FileError::Missing(path) => {
                 write!(f, "{} does not exist: create it, or set `size` to have it made", path.display())
             }
+            FileError::NoDevice(path) => write!(
+                f,
+                "{} does not exist, and no file is made where devices are: correct `path` (see `lsblk`)",
+                path.display()
+            ),
             FileError::Open(path, read_only, error) => {
                 let (how, hint) = if *read_only {
                     ("", "")
@@ -49,6 +62,34 @@ impl fmt::Display for FileError {
             }
             FileError::NotAFile(path) => {
                 write!(f, "{} is neither a file nor a block device: name one of them", path.display())
+            }
+            FileError::Character(path, Some(block)) => write!(
+                f,
+                "{} is a character device, neither a file nor a block device: name the block device, such as {block}",
+                path.display()
+            ),
+            FileError::Character(path, None) => write!(
+                f,
+                "{} is a character device, neither a file nor a block device: name one of them",
+                path.display()
+            ),
+            FileError::ReadOnly(path) => write!(
+                f,
+                "the device {} cannot be written: set `read_only = true` for the namespace, or make the device writable \
+                 (`blockdev --setrw`)",
+                path.display()
+            ),
+            FileError::Busy(path, users) => {
+                let who = if users.is_empty() {
+                    "another program, or another namespace, has it for itself".to_owned()
+                } else {
+                    users.join(", ")
+                };
+                write!(
+                    f,
+                    "{} is in use: {who}; end that use, or set `force = true` for the namespace if it is meant",
+                    path.display()
+                )
             }
             FileError::Short { path, have, wanted } => write!(
                 f,

@@ -1,58 +1,65 @@
-//! A namespace in a file or on a block device, through the page cache.
+//! A namespace in a file or on a block device.
 //!
-//! Writes are volatile until Flush or FUA, and the namespace says so. A file that is full gives a status that hosts
-//! understand; what was acknowledged before stays.
+//! Through the page cache or past it (`open.rs` says when which). Writes are volatile until Flush or FUA wherever a cache
+//! lies between, and the namespace says so. A medium that is full or fails gives a status that hosts understand
+//! (`status.rs`); what was acknowledged before stays.
 
+mod device;
 mod error;
+mod open;
 mod status;
 
 pub use error::FileError;
+pub use open::FileOptions;
 
-use crate::{Backend, BackendQueue, Geometry, compared};
+use crate::{Backend, BackendQueue, Description, Extent, Geometry, compared};
 use nvme::{Completion, IoCommand, IoOpcode, Lba, Status};
-use reactor::{BufferClass, Data, DataBuffer, Reactor, Reserve, system};
+use reactor::{BufferClass, Data, DataBuffer, Reactor, Reserve};
 use status::{completion_of, status_of};
-use std::{io, os::fd::OwnedFd, path::Path, rc::Rc, sync::Arc};
+use std::{
+    fs,
+    io::{self, Seek, SeekFrom},
+    os::{fd::OwnedFd, unix::fs::MetadataExt},
+    rc::Rc,
+    sync::Arc,
+};
 
 /// Bytes compared or written as zeroes at once.
 const PIECE: usize = 64 << 10;
 
-/// A namespace in a file.
+/// A namespace in a file or on a block device.
 pub struct File {
-    descriptor: Arc<OwnedFd>,
+    file: Arc<fs::File>,
+    /// The kernel's name of a block device.
+    device: Option<String>,
     geometry: Geometry,
+    description: Description,
+    /// The configured size: the namespace does not grow with the file.
+    pinned: Option<u64>,
+    direct: bool,
+    note: Option<String>,
 }
 
 impl File {
-    /// Opens `path`. With a size, a missing file is made, sparse; without an LBA size, the inode's block size decides, as
-    /// in the Linux kernel's target.
-    pub fn open(
-        path: &Path,
-        size: Option<u64>,
-        lba_size: Option<u32>,
-        read_only: bool,
-    ) -> Result<File, FileError> {
-        let file = system::open_file(path, size, read_only).map_err(|error| match error.kind() {
-            io::ErrorKind::NotFound if size.is_none() => FileError::Missing(path.into()),
-            io::ErrorKind::InvalidInput => FileError::NotAFile(path.into()),
-            _ => FileError::Open(path.into(), read_only, error),
-        })?;
-        let lba_size =
-            lba_size.unwrap_or_else(|| file.block_size.next_power_of_two().clamp(512, 4096) as u32);
-        if file.is_block_device && u64::from(lba_size) < file.block_size {
-            return Err(FileError::LbaSize { path: path.into(), device: file.block_size, wanted: lba_size });
-        }
-        let bytes = size.unwrap_or(file.size);
-        if bytes > file.size {
-            return Err(FileError::Short { path: path.into(), have: file.size, wanted: bytes });
-        }
-        let lba_count = bytes / u64::from(lba_size);
-        if lba_count == 0 {
-            return Err(FileError::Empty(path.into(), lba_size));
-        }
-        let geometry = Geometry { lba_size, lba_count, volatile_write_cache: !read_only };
-        Ok(File { descriptor: Arc::new(file.descriptor), geometry })
+    /// Whether it goes past the page cache.
+    pub fn is_direct(&self) -> bool {
+        self.direct
     }
+
+    /// The kernel's name of a block device.
+    pub fn device(&self) -> Option<&str> {
+        self.device.as_deref()
+    }
+
+    /// What is not as somebody may expect, in one sentence.
+    pub fn note(&self) -> Option<&str> {
+        self.note.as_deref()
+    }
+}
+
+/// Bytes of a block device. The offset that this moves is used by nobody.
+fn device_size(mut file: &fs::File) -> io::Result<u64> {
+    file.seek(SeekFrom::End(0))
 }
 
 impl Backend for File {
@@ -62,12 +69,28 @@ impl Backend for File {
         self.geometry
     }
 
+    fn description(&self) -> Description {
+        self.description
+    }
+
+    fn measure(&self) -> io::Result<Option<Extent>> {
+        let (bytes, used) = if self.device.is_some() {
+            let bytes = device_size(&self.file)?;
+            (bytes, bytes)
+        } else {
+            let metadata = self.file.metadata()?;
+            (metadata.len(), metadata.blocks() * 512)
+        };
+        Ok(Some(Extent { bytes: self.pinned.map_or(bytes, |size| size.min(bytes)), used }))
+    }
+
     fn queue(&self, reactor: &Reactor) -> io::Result<FileQueue> {
         Ok(FileQueue {
             // A descriptor per reactor, so that operations count on the reactor's own counter.
-            descriptor: Rc::new(self.descriptor.try_clone()?),
+            descriptor: Rc::new(self.file.try_clone()?.into()),
             reactor: reactor.clone(),
             geometry: self.geometry,
+            deallocates: self.description.deallocated_reads_zeroes,
             reserve: reactor.reserve(PIECE)?,
         })
     }
@@ -78,6 +101,8 @@ pub struct FileQueue {
     descriptor: Rc<OwnedFd>,
     reactor: Reactor,
     geometry: Geometry,
+    /// Whether the medium makes holes that read as zeroes.
+    deallocates: bool,
     /// For what is compared or zeroed in pieces.
     reserve: Reserve,
 }
@@ -118,6 +143,9 @@ impl BackendQueue for FileQueue {
     }
 
     async fn deallocate(&self, lba: Lba, blocks: u64) -> Completion {
+        if !self.deallocates {
+            return Completion::OK;
+        }
         let len = blocks * u64::from(self.geometry.lba_size);
         completion_of(self.zero(self.geometry.offset(lba), len, true).await)
     }
@@ -130,6 +158,7 @@ impl FileQueue {
         let unsupported = |result: &io::Result<()>| {
             result.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::Unsupported)
         };
+        let hole = hole && self.deallocates;
         for hole in [hole, !hole] {
             let result = self.reactor.zero_at(&self.descriptor, offset, len, hole).await;
             if !unsupported(&result) {
@@ -176,33 +205,54 @@ mod tests {
 
     fn scratch(name: &str) -> PathBuf {
         let dir = std::env::temp_dir().join(format!("weft-file-{}", std::process::id()));
-        std::fs::create_dir_all(&dir).unwrap();
+        fs::create_dir_all(&dir).unwrap();
         dir.join(name)
     }
 
     #[test]
     fn a_missing_file_is_made_sparse_and_found_again() {
         let path = scratch("new.img");
-        let _ = std::fs::remove_file(&path);
-        assert!(matches!(File::open(&path, None, None, false), Err(FileError::Missing(_))));
-        let file = File::open(&path, Some(64 << 20), Some(512), false).unwrap();
+        let _ = fs::remove_file(&path);
+        let options = FileOptions::default();
+        assert!(matches!(File::open(&path, options), Err(FileError::Missing(_))));
+        let sized = FileOptions { size: Some(64 << 20), lba_size: Some(512), ..options };
+        let file = File::open(&path, sized).unwrap();
         assert_eq!(file.geometry().lba_count, (64 << 20) / 512);
-        use std::os::unix::fs::MetadataExt;
-        assert_eq!(std::fs::metadata(&path).unwrap().blocks(), 0, "no block is taken before it is written");
-        let again = File::open(&path, None, Some(4096), true).unwrap();
+        assert_eq!(fs::metadata(&path).unwrap().blocks(), 0, "no block is taken before it is written");
+        let fixed = FileOptions { lba_size: Some(4096), read_only: true, ..options };
+        let again = File::open(&path, fixed).unwrap();
         assert_eq!((again.geometry().lba_count, again.geometry().volatile_write_cache), (16384, false));
-        let Err(short) = File::open(&path, Some(65 << 20), None, false) else { panic!("short and accepted") };
+        let larger = FileOptions { size: Some(65 << 20), ..options };
+        let Err(short) = File::open(&path, larger) else { panic!("short and accepted") };
         assert!(short.to_string().contains("truncate -s"), "{short}");
     }
 
     #[test]
     fn what_cannot_be_a_namespace_says_why() {
         let path = scratch("tiny.img");
-        std::fs::write(&path, b"x").unwrap();
-        assert!(matches!(File::open(&path, None, Some(512), false), Err(FileError::Empty(_, 512))));
+        fs::write(&path, b"x").unwrap();
+        let small = FileOptions { lba_size: Some(512), ..FileOptions::default() };
+        assert!(matches!(File::open(&path, small), Err(FileError::Empty(_, 512))));
         for read_only in [false, true] {
-            let directory = File::open(&std::env::temp_dir(), None, None, read_only).map(drop).unwrap_err();
-            assert!(directory.to_string().contains("neither a file nor a block device"), "{directory}");
+            let options = FileOptions { read_only, ..FileOptions::default() };
+            let said = |path: &str| File::open(path.as_ref(), options).map(drop).unwrap_err().to_string();
+            assert!(said("/tmp").contains("neither a file nor a block device"), "{}", said("/tmp"));
+            assert!(said("/dev/null").contains("character device"), "{}", said("/dev/null"));
         }
+        let sized = FileOptions { size: Some(1 << 20), ..FileOptions::default() };
+        let made = File::open("/dev/weft-is-no-device".as_ref(), sized).map(drop).unwrap_err();
+        assert!(made.to_string().contains("no file is made where devices are"), "{made}");
+    }
+
+    #[test]
+    fn a_file_that_changed_is_measured_and_a_configured_size_stays() {
+        let path = scratch("measured.img");
+        fs::write(&path, vec![1; 8192]).unwrap();
+        let grows = File::open(&path, FileOptions::default()).unwrap();
+        let pinned = File::open(&path, FileOptions { size: Some(4096), ..FileOptions::default() }).unwrap();
+        let bytes = |file: &File| file.measure().unwrap().unwrap().bytes;
+        assert_eq!((bytes(&grows), bytes(&pinned)), (8192, 4096));
+        fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(2048).unwrap();
+        assert_eq!((bytes(&grows), bytes(&pinned)), (2048, 2048));
     }
 }

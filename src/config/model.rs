@@ -207,6 +207,10 @@ pub enum NamespaceBackend {
         /// A multiple of the block size. A file that does not exist is created sparse with this size; without
         /// it the file must exist.
         size_bytes: Option<u64>,
+        /// Past the page cache or through it; without, block devices past and files through it.
+        direct: Option<bool>,
+        /// Whether a block device is taken that others use.
+        force: bool,
     },
     /// A namespace of an NVMe drive, by its generic character device.
     Passthrough {

@@ -116,7 +116,10 @@ fn read_backend(
         _ => Ok(known.directory.join(text)),
     });
 
-    let drive = read_drive(section, kind, known);
+    let direct = section.flag("direct");
+    let force = section.flag("force");
+    let drive = read_drive(section, kind, force, known);
+    check_owners(section, kind, direct, force);
 
     match kind? {
         Kind::Passthrough => {
@@ -131,7 +134,12 @@ fn read_backend(
         Kind::File => {
             let path = section.require("path", path, "the path of a file")?;
             known.check_path(&path, section.path("path"));
-            Some(NamespaceBackend::File { path: path.value, size_bytes: size.map(|size| size.value) })
+            Some(NamespaceBackend::File {
+                path: path.value,
+                size_bytes: size.map(|size| size.value),
+                direct: direct.map(|flag| flag.value),
+                force: force.is_some_and(|flag| flag.value),
+            })
         }
         kind => {
             let name = if kind == Kind::Memory { "memory" } else { "null" };
@@ -151,19 +159,36 @@ fn read_backend(
     }
 }
 
+/// Keys that only some backends have.
+fn check_owners(
+    section: &Section<'_>,
+    kind: Option<Kind>,
+    direct: Option<Located<bool>>,
+    force: Option<Located<bool>>,
+) {
+    if let (true, Some(direct)) = (kind != Some(Kind::File), direct) {
+        section.mistake(direct.at, "direct", "expected only with backend \"file\"");
+    }
+    if let (Some(Kind::Memory | Kind::Null), Some(force)) = (kind, force) {
+        section.mistake(force.at, "force", "expected only with backend \"file\" or \"passthrough\"");
+    }
+}
+
 /// The keys of backend "passthrough"; mistakes with any other.
-fn read_drive(section: &Section<'_>, kind: Option<Kind>, known: &mut Known<'_>) -> Option<NamespaceBackend> {
+fn read_drive(
+    section: &Section<'_>,
+    kind: Option<Kind>,
+    force: Option<Located<bool>>,
+    known: &mut Known<'_>,
+) -> Option<NamespaceBackend> {
     const EXPECTED: &str = "the character device of a drive's namespace, such as \"/dev/ng0n1\"";
     let device = section.text("device", EXPECTED, |text| match text {
         "" => Err(format!("is empty: expected {EXPECTED}")),
         _ => Ok(known.directory.join(text)),
     });
-    let force = section.flag("force");
     if kind != Some(Kind::Passthrough) {
-        let device = device.map(|device| (device.at, "device"));
-        let force = force.map(|force| (force.at, "force"));
-        for (at, key) in device.into_iter().chain(force) {
-            section.mistake(at, key, "expected only with backend \"passthrough\"");
+        if let Some(device) = device {
+            section.mistake(device.at, "device", "expected only with backend \"passthrough\"");
         }
         return None;
     }

@@ -179,7 +179,12 @@ fn every_key_arrives() {
         *file,
         Namespace {
             nsid: 1024,
-            backend: NamespaceBackend::File { path: "ns.img".into(), size_bytes: Some(8192) },
+            backend: NamespaceBackend::File {
+                path: "ns.img".into(),
+                size_bytes: Some(8192),
+                direct: None,
+                force: false
+            },
             lba_size: Some(512),
             uuid: "01234567-89ab-cdef-0123-456789abcdef".parse().unwrap(),
             nguid: Some(0xfedc_ba98_7654_3210_fedc_ba98_7654_3210_u128.to_be_bytes()),
@@ -280,7 +285,10 @@ fn files_that_are_no_configuration() {
     let expected = format!("{}:2:8: byte 0xff is not UTF-8: expected a text file in UTF-8", file.display());
     assert_eq!(binary, expected);
     let backend = &config.subsystems[0].namespaces[0].backend;
-    assert_eq!(*backend, NamespaceBackend::File { path: directory.join("a"), size_bytes: None });
+    assert_eq!(
+        *backend,
+        NamespaceBackend::File { path: directory.join("a"), size_bytes: None, direct: None, force: false }
+    );
 }
 
 #[test]

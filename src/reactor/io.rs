@@ -161,6 +161,7 @@ impl Reactor {
         durable: bool,
     ) -> impl Future<Output = Transferred> + 'a {
         let (len, flags) = (buffer.len(), if durable { libc::RWF_DSYNC } else { 0 });
+        self.core.stats.syncs.add(u64::from(durable));
         // SAFETY: what is named lies in the filled part of the buffer.
         unsafe {
             self.transfer(file, buffer, len, io::ErrorKind::WriteZero, move |buffer, done| {
@@ -177,6 +178,7 @@ impl Reactor {
 
     /// Brings a file's data to stable storage.
     pub async fn sync_data(&self, file: &Rc<OwnedFd>) -> io::Result<()> {
+        self.core.stats.syncs.add(1);
         loop {
             let entry = opcode::Fsync::new(fd(file)).flags(types::FsyncFlags::DATASYNC).build();
             // SAFETY: no memory is named.
@@ -241,6 +243,10 @@ impl Reactor {
                     Ok(0) => return (Err(end.into()), buffer),
                     Ok(n) => done += n,
                     Err(error) if interrupted(&error) => {}
+                    // Direct I/O that went up to an odd end of the file cannot go on from there.
+                    Err(error) if done > 0 && error.kind() == io::ErrorKind::InvalidInput => {
+                        return (Err(end.into()), buffer);
+                    }
                     Err(error) => return (Err(error), buffer),
                 }
             }

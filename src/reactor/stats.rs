@@ -53,6 +53,8 @@ pub struct Stats {
     pub drive_commands: Cell,
     /// Operations whose future was dropped and which the kernel still holds.
     pub orphans: Cell,
+    /// Times data was brought to stable storage: syncs, and writes that are durable when they return.
+    pub syncs: Cell,
     /// Receives that found no shared buffer and were repeated.
     pub receive_retries: Cell,
 }

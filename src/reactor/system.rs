@@ -92,16 +92,20 @@ pub fn unacknowledged(socket: &OwnedFd) -> usize {
     if result == 0 { bytes as usize } else { 0 }
 }
 
-/// A file or block device that was opened for a namespace.
-pub struct OpenFile {
-    /// The descriptor.
-    pub descriptor: OwnedFd,
-    /// Bytes of it.
-    pub size: u64,
-    /// The inode's preferred block size; the logical block size of a device.
-    pub block_size: u64,
-    /// A block device, not a file.
-    pub is_block_device: bool,
+/// What the kernel says of direct I/O (O_DIRECT) on a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DirectIo {
+    /// It works for memory and offsets that are multiples of these.
+    Aligned {
+        /// Of the memory's address.
+        memory: u32,
+        /// Of the offset in the file, and of the length.
+        offset: u32,
+    },
+    /// It does not work there.
+    Impossible,
+    /// Nothing: this kernel or file system does not tell.
+    Unknown,
 }
 
 /// Opens a character device of a drive.
@@ -109,35 +113,30 @@ pub fn open_node(path: &Path, read_only: bool) -> io::Result<OwnedFd> {
     Ok(fs::OpenOptions::new().read(true).write(!read_only).open(path)?.into())
 }
 
-/// Opens a file, creating a sparse one of `size` bytes when it does not exist and a size is given.
-pub fn open_file(path: &Path, size: Option<u64>, read_only: bool) -> io::Result<OpenFile> {
-    use std::os::unix::fs::{FileTypeExt, MetadataExt};
-    // Looked at before it is opened: opening a pipe would wait for its other end.
-    if fs::metadata(path).is_ok_and(|m| !m.is_file() && !m.file_type().is_block_device()) {
-        return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is neither a file nor a block device"));
+/// Asks the kernel what direct I/O on a file needs.
+pub fn direct_io(file: &fs::File) -> DirectIo {
+    // SAFETY: all-zero is a valid `statx`; the call fills it; the path is empty and ends with a zero.
+    let (result, stat) = unsafe {
+        let mut stat: libc::statx = mem::zeroed();
+        let (fd, path) = (file.as_raw_fd(), c"".as_ptr());
+        let result = libc::statx(fd, path, libc::AT_EMPTY_PATH, libc::STATX_DIOALIGN, &raw mut stat);
+        (result, stat)
+    };
+    let (memory, offset) = (stat.stx_dio_mem_align, stat.stx_dio_offset_align);
+    match result {
+        0 if stat.stx_mask & libc::STATX_DIOALIGN == 0 => DirectIo::Unknown,
+        0 if offset == 0 => DirectIo::Impossible,
+        0 => DirectIo::Aligned { memory, offset },
+        _ => DirectIo::Unknown,
     }
-    let mut options = fs::OpenOptions::new();
-    options.read(true).write(!read_only);
-    let file = match (options.open(path), size) {
-        (Err(error), Some(size)) if error.kind() == io::ErrorKind::NotFound && !read_only => {
-            let file = options.create_new(true).open(path)?;
-            file.set_len(size)?;
-            file
-        }
-        (result, _) => result?,
-    };
-    let metadata = file.metadata()?;
-    let is_block_device = metadata.file_type().is_block_device();
-    let (size, block_size) = if is_block_device {
-        use std::io::{Seek, SeekFrom};
-        let mut logical: libc::c_int = 0;
-        // SAFETY: BLKSSZGET stores one `int`.
-        if unsafe { libc::ioctl(file.as_raw_fd(), libc::BLKSSZGET, &raw mut logical) } != 0 {
-            return Err(io::Error::last_os_error());
-        }
-        ((&file).seek(SeekFrom::End(0))?, logical as u64)
-    } else {
-        (metadata.len(), metadata.blksize())
-    };
-    Ok(OpenFile { descriptor: file.into(), size, block_size, is_block_device })
+}
+
+/// The logical block size of a block device.
+pub fn logical_block_size(device: &fs::File) -> io::Result<u32> {
+    let mut size: libc::c_int = 0;
+    // SAFETY: BLKSSZGET stores one `int`.
+    if unsafe { libc::ioctl(device.as_raw_fd(), libc::BLKSSZGET, &raw mut size) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(size as u32)
 }

@@ -25,9 +25,10 @@ fn socket_pair() -> (Rc<OwnedFd>, TcpStream) {
 
 fn temporary_file() -> Rc<OwnedFd> {
     let path = std::env::temp_dir().join(format!("weft-reactor-{}-{:?}", std::process::id(), Instant::now()));
-    let file = system::open_file(&path, Some(1 << 20), false).unwrap();
+    let file = std::fs::OpenOptions::new().read(true).write(true).create_new(true).open(&path).unwrap();
+    file.set_len(1 << 20).unwrap();
     std::fs::remove_file(path).unwrap();
-    Rc::new(file.descriptor)
+    Rc::new(file.into())
 }
 
 #[test]

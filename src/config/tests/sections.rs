@@ -165,8 +165,16 @@ fn drives_have_keys_of_their_own() {
         ),
         [
             "8:10: subsystem.namespace.device: expected only with backend \"passthrough\"",
-            "9:9: subsystem.namespace.force: expected only with backend \"passthrough\"",
+            "9:9: subsystem.namespace.force: expected only with backend \"file\" or \"passthrough\"",
         ]
+    );
+}
+
+#[test]
+fn direct_io_is_for_files() {
+    assert_eq!(
+        namespace_mistakes("nsid = 1\nbackend = \"null\"\nsize = 4096\ndirect = true"),
+        ["8:10: subsystem.namespace.direct: expected only with backend \"file\""]
     );
 }
 
