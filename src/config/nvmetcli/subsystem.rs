@@ -239,7 +239,7 @@ fn read_namespace(
     let (nsid, (path, uuid, nguid)) = (nsid?.value, read?);
     Some(Namespace {
         nsid,
-        backend: NamespaceBackend::File { path: path?, size_bytes: None },
+        backend: NamespaceBackend::File { path: path?, size_bytes: None, direct: None, force: false },
         lba_size: None,
         uuid: uuid.unwrap_or_else(|| identity::derived_uuid(subsystem_nqn, nsid)),
         nguid,

@@ -69,7 +69,12 @@ fn the_smallest_file_of_nvmetcli() {
         *namespace,
         Namespace {
             nsid: 1,
-            backend: NamespaceBackend::File { path: "/dev/nvme0n1".into(), size_bytes: None },
+            backend: NamespaceBackend::File {
+                path: "/dev/nvme0n1".into(),
+                size_bytes: None,
+                direct: None,
+                force: false,
+            },
             lba_size: None,
             uuid: identity::derived_uuid("testnqn", 1),
             nguid: Some(0xef90_689c_6c46_d44c_89c1_4067_8013_09a8_u128.to_be_bytes()),
