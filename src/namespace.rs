@@ -2,8 +2,8 @@
 
 use crate::config;
 use backends::{
-    Backend, Description, File, FileError, FileOptions, Geometry, Memory, Null, Passthrough, PassthroughError,
-    Storage, StorageQueue,
+    Backend, Description, File, FileError, FileOptions, Geometry, Memory, Null, Passthrough,
+    PassthroughError, Storage, StorageQueue,
 };
 use nvme::{Nsid, Uuid};
 use reactor::Reactor;
