@@ -7,10 +7,12 @@ use crate::error_log::ErrorLog;
 use crate::events::{self, Events};
 use crate::features::FeatureValues;
 use crate::local;
+use crate::persistent_event;
 use crate::subsystem::{Subsystem, SubsystemKind};
 use nvme::{
     ControllerId, HostId, Nqn, Nsid, Qid,
     features::AsyncEvent,
+    log_page::EventPlace,
     property::{Configuration, ControllerStatus, ShutdownStatus},
 };
 use reactor::Mailbox;
@@ -98,6 +100,8 @@ pub struct Controller {
     pub errors: ErrorLog,
     /// What it has to tell its host.
     pub events: Events,
+    /// What its host reads of the subsystem's events.
+    pub event_context: persistent_event::Context,
     keep_alive_ms: AtomicU32,
     ended: AtomicBool,
     state: Mutex<State>,
@@ -115,6 +119,7 @@ impl Controller {
             port_id: new.port_id,
             errors: ErrorLog::default(),
             events: Events::default(),
+            event_context: persistent_event::Context::default(),
             keep_alive_ms: AtomicU32::new(round_keep_alive(new.keep_alive_ms)),
             ended: AtomicBool::new(false),
             state: Mutex::new(State {
@@ -190,6 +195,11 @@ impl Controller {
         work(&mut self.state().features)
     }
 
+    /// Where its events happen.
+    pub fn place(&self) -> EventPlace {
+        EventPlace { controller_id: self.id.0, port_id: Some(self.port_id) }
+    }
+
     /// Whether the host heeds the retry delay of a completion (ACRE).
     pub fn acre(&self) -> bool {
         self.with_features(|values| values.host_behavior().command_retry == 1)
@@ -224,6 +234,8 @@ impl Controller {
             self.events.reset();
             state.granted_queues = None;
             state.features = FeatureValues::default();
+            self.event_context.release();
+            self.subsystem.persistent_events.controller_reset(self.place());
             let io = state.queue_pairs.extract_if(.., |pair| !pair.qid.is_admin()).collect::<Vec<_>>();
             io.iter().for_each(|pair| pair.close(CloseReason::ControllerEnded));
             effect = Effect::Reset;

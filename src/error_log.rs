@@ -3,10 +3,10 @@
 //! Base specification, "Error Information log page". Only commands that fail come here, so the lock is never on the way of
 //! one that succeeds; the memory is taken when the controller is made.
 
-use nvme::{
-    Completion, Qid, Sqe,
-    log_page::{ErrorLogEntry, NO_PARAMETER_ERROR},
-};
+mod location;
+
+use crate::config::TransportKind;
+use nvme::{Completion, IoCommand, Qid, Sqe, discovery::TransportType, log_page::ErrorLogEntry};
 use std::{
     collections::VecDeque,
     sync::{Mutex, PoisonError},
@@ -31,7 +31,7 @@ impl Default for ErrorLog {
 
 impl ErrorLog {
     /// Takes note of a command that failed.
-    pub fn record(&self, qid: Qid, sqe: &Sqe, completion: Completion) {
+    pub fn record(&self, transport: TransportKind, qid: Qid, sqe: &Sqe, completion: Completion) {
         let mut log = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         log.count += 1;
         let mut entry = ErrorLogEntry::new_zeroed();
@@ -39,11 +39,17 @@ impl ErrorLog {
         entry.submission_queue = qid.0.into();
         entry.command_id = sqe.cid().0.into();
         entry.status = completion.status.wire().into();
-        entry.parameter_error_location = NO_PARAMETER_ERROR.into();
+        entry.parameter_error_location = location::of(qid, sqe, completion.status).into();
+        entry.transport_type = match transport {
+            TransportKind::Tcp => TransportType::Tcp,
+            TransportKind::Rdma => TransportType::Rdma,
+        } as u8;
         entry.opcode = sqe.opcode();
         if !sqe.is_fabrics() {
             entry.nsid = sqe.nsid().0.into();
-            entry.lba = if qid.is_admin() { 0 } else { sqe.u64_at(10) }.into();
+            // Commands without a range have none.
+            let command = IoCommand::parse(sqe).ok().filter(|_| !qid.is_admin());
+            entry.lba = command.map_or(0, |command| command.lba.0).into();
         }
         log.entries.truncate(ENTRIES - 1);
         log.entries.push_front(entry);
@@ -72,8 +78,8 @@ mod tests {
     fn the_newest_come_first_and_the_oldest_go() {
         let log = ErrorLog::default();
         for lba in 0..100 {
-            let sqe = nvme::IoCommand::encode(nvme::IoOpcode::Read, Nsid(3), Lba(lba), 1, false);
-            log.record(Qid(2), &sqe, Status::LBA_OUT_OF_RANGE.dnr().into());
+            let sqe = IoCommand::encode(nvme::IoOpcode::Read, Nsid(3), Lba(lba), 1, false);
+            log.record(TransportKind::Tcp, Qid(2), &sqe, Status::LBA_OUT_OF_RANGE.dnr().into());
         }
         let page = log.page();
         assert_eq!((log.count(), page.len()), (100, 4096));

@@ -108,6 +108,11 @@ pub fn supported(controller: &Controller) -> impl Iterator<Item = &'static Featu
     })
 }
 
+/// Whether a controller of either kind may have a feature.
+pub fn is_known(id: u8) -> bool {
+    CATALOGUE.iter().any(|feature| feature.id == id)
+}
+
 fn find(controller: &Controller, id: u8) -> Result<&'static Feature, Status> {
     supported(controller).find(|feature| feature.id == id).ok_or(Status::INVALID_FIELD.dnr())
 }
@@ -206,7 +211,10 @@ pub async fn set<Q: TransportQueuePair>(
         feature::TIMESTAMP => {
             let data = data_in(pair, sqe, data, token, Timestamp::LEN).await?;
             let new = Timestamp::from_bytes(data.filled()).ok_or(Status::DATA_SGL_LENGTH_INVALID.dnr())?;
-            controller.with_features(|values| values.set_timestamp(new));
+            let (previous, since_reset) =
+                controller.with_features(|values| (values.set_timestamp(new), values.since_reset()));
+            let place = controller.place();
+            controller.subsystem.persistent_events.timestamp_changed(place, previous, since_reset);
             Ok(Completion::OK.into())
         }
         feature::HOST_BEHAVIOR => {

@@ -13,6 +13,7 @@ use crate::{
     fabrics,
     io::copy,
     namespace::Namespace,
+    persistent_event,
     queue_pair::QueuePair,
 };
 use backends::Topology;
@@ -119,7 +120,9 @@ fn io_controller(controller: &Controller, limits: &Limits) -> IdentifyController
     page.log_page_attributes = log_attributes::SMART_PER_NAMESPACE
         | log_attributes::EFFECTS
         | log_attributes::EXTENDED_DATA
+        | log_attributes::PERSISTENT_EVENT
         | log_attributes::SUPPORTED_PAGES;
+    page.persistent_event_log_size = persistent_event::SIZE_UNITS.into();
     page.error_log_entries = (error_log::ENTRIES - 1) as u8;
     page.sqe_size = 0x66;
     page.cqe_size = 0x44;

@@ -18,7 +18,7 @@
 //! | For | Look in |
 //! |---|---|
 //! | Read, Write, Flush and any other I/O command | [`io`] |
-//! | admin commands | [`admin`], and one file each for [`identify`], [`features`], [`log_page`], [`error_log`], [`events`] |
+//! | admin commands | [`admin`], and one file each for [`identify`], [`features`], [`log_page`], [`error_log`], [`persistent_event`], [`events`] |
 //! | Connect, properties | [`fabrics`], [`controller`] |
 //! | discovery | [`discovery`] |
 //! | what exists: ports, subsystems, namespaces | [`target`], [`subsystem`], [`namespace`] |
@@ -47,6 +47,7 @@ pub mod log_page;
 pub mod logging;
 pub mod metrics;
 pub mod namespace;
+pub mod persistent_event;
 pub mod queue_pair;
 pub mod subsystem;
 pub mod target;

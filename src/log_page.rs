@@ -7,6 +7,7 @@ pub mod supported;
 
 use crate::{
     admin::Answer,
+    persistent_event,
     queue_pair::{self, QueuePair},
 };
 use nvme::{
@@ -30,6 +31,7 @@ pub fn execute<Q: TransportQueuePair>(pair: &QueuePair<Q>, sqe: &Sqe) -> Result<
         }
         log_id::EFFECTS if command.csi == command_set::NVM => supported::effects(),
         log_id::SUPPORTED_LOG_PAGES => supported::pages(&pair.controller),
+        log_id::PERSISTENT_EVENT => persistent_event::read(&pair.controller, &command)?,
         log_id::FEATURES => supported::features(&pair.controller),
         log_id::MANAGEMENT_COMMANDS => supported::management_commands(),
         _ => return Err(Status::INVALID_LOG_PAGE.dnr()),

@@ -80,7 +80,7 @@ impl<Q: TransportQueuePair> QueuePair<Q> {
         metrics.command(opcode, self.transport_kind, latency.as_nanos() as u64);
         if !completion.status.is_success() {
             metrics.failures.add(opcode as u8, completion.status.code());
-            self.controller.errors.record(self.qid, sqe, completion);
+            self.controller.errors.record(self.transport_kind, self.qid, sqe, completion);
         }
         let cqe = Cqe::new(completion, self.next_sq_head(), self.qid, sqe.cid());
         self.transport.respond(token, cqe, data)

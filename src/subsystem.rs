@@ -4,6 +4,7 @@ use crate::{
     config::AllowedHosts,
     controller::{Controller, NewController},
     namespace::Namespace,
+    persistent_event::PersistentEvents,
 };
 use nvme::{ControllerId, Nqn, Nsid, features::AsyncEvent};
 use std::{
@@ -40,6 +41,8 @@ pub struct Subsystem {
     pub ports: Vec<u16>,
     /// By ascending NSID.
     pub namespaces: Vec<Arc<Namespace>>,
+    /// What happened to it and its controllers.
+    pub persistent_events: PersistentEvents,
     controllers: Mutex<Controllers>,
 }
 
@@ -80,10 +83,11 @@ impl Subsystem {
             nqn: new.nqn,
             serial: new.serial,
             model: new.model,
-            firmware: new.firmware,
             hosts: new.hosts,
             ports: new.ports,
             namespaces,
+            persistent_events: PersistentEvents::new(&new.firmware),
+            firmware: new.firmware,
             controllers: Mutex::default(),
         }
     }
@@ -119,6 +123,7 @@ impl Subsystem {
             .find(|id| !controllers.live.contains_key(id))?;
         controllers.last = id.0;
         let controller = Arc::new(Controller::new(id, self.clone(), new));
+        self.persistent_events.controller_reset(controller.place());
         controllers.live.insert(id, controller.clone());
         Some(controller)
     }

@@ -256,3 +256,78 @@ fn the_number_of_queues_is_true() {
     });
     target.stop();
 }
+
+/// CNS 12h and 13h: who else is there, from an identifier on.
+#[test]
+fn live_controllers_are_listed() {
+    let target = Target::with_three_backends();
+    run(async {
+        let host = Host::connect(&target, ONE_NQN, Options::default()).await?;
+        let second = Host::connect(&target, ONE_NQN, Options::default()).await?;
+        let (one, two) = (host.cntlid, second.cntlid);
+        let list = |cns, nsid, first: u16| {
+            Command::identify(cns, nsid).dword(40, u32::from(first) << 16 | cns as u32)
+        };
+        for (cns, nsid) in [(0x12, 1), (0x12, 3), (0x13, 0)] {
+            for (first, expected) in
+                [(0, vec![one, two]), (one, vec![one, two]), (two, vec![two]), (two + 1, vec![])]
+            {
+                let page = host.admin.execute(&list(cns, nsid, first)).await?.data;
+                let count = usize::from(u16_at(&page, 0));
+                let found: Vec<_> = (1..=count).map(|index| u16_at(&page, index * 2)).collect();
+                assert_eq!(found, expected, "CNS {cns:02x}h from {first}");
+                assert!(page[2 + 2 * count..].iter().all(|byte| *byte == 0));
+            }
+        }
+        for nsid in [0, 77, 0xffff_ffff] {
+            host.admin.execute(&list(0x12, nsid, 0)).await.fails_with(INVALID_NAMESPACE, true);
+        }
+        Ok(())
+    });
+    target.stop();
+}
+
+/// There is one I/O command set; all 256 structures are answered or refused in full.
+#[test]
+fn every_structure_is_there_or_refused() {
+    let target = Target::with_three_backends();
+    run(async {
+        let host = Host::connect(&target, ONE_NQN, Options::default()).await?;
+        for own in [0xffff, host.cntlid] {
+            let asked = Command::identify(0x1c, 0).dword(40, u32::from(own) << 16 | 0x1c);
+            let sets = host.admin.execute(&asked).await?.data;
+            assert_eq!(u64_at(&sets, 0), 1, "NVM alone");
+            assert!(sets[8..].iter().all(|byte| *byte == 0), "one combination");
+        }
+        let other = Command::identify(0x1c, 0).dword(40, u32::from(host.cntlid + 1) << 16 | 0x1c);
+        host.admin.execute(&other).await.fails_with(INVALID_FIELD, true);
+        let served = [0x00, 0x01, 0x02, 0x03, 0x05, 0x06, 0x07, 0x08, 0x12, 0x13];
+        for cns in 0..=255_u8 {
+            let answer = host.admin.execute(&Command::identify(cns, 1)).await;
+            if served.contains(&cns) {
+                assert_eq!(answer?.data.len(), 4096, "CNS {cns:02x}h");
+            } else {
+                answer.fails_with(INVALID_FIELD, true);
+            }
+            if matches!(cns, 0x05..=0x07) {
+                for csi in [1, 2, 3, 0x3f, 0xff] {
+                    let asked = Command::identify(cns, 1).byte(47, csi);
+                    host.admin.execute(&asked).await.fails_with(INVALID_FIELD, true);
+                }
+            }
+        }
+        let (all, nvm) = (host.identify(0x02, 1).await?, host.identify(0x07, 1).await?);
+        assert!(all == nvm, "every namespace belongs to the NVM command set");
+        let discovery = Host::connect(&target, DISCOVERY_NQN, Options::default()).await?;
+        for cns in 0..=255_u8 {
+            let answer = discovery.admin.execute(&Command::identify(cns, 0)).await;
+            if cns == 1 {
+                assert_eq!(answer?.data[111], 2, "CNTRLTYPE");
+            } else {
+                answer.fails_with(INVALID_FIELD, true);
+            }
+        }
+        Ok(())
+    });
+    target.stop();
+}

@@ -19,6 +19,7 @@ mod identify;
 mod inside;
 mod io;
 mod lifecycle;
+mod log_pages;
 mod metrics;
 mod pressure;
 mod ranges;

@@ -4,7 +4,7 @@ use nvme::{
     Status,
     features::{HostBehavior, TemperatureThreshold, Timestamp, timestamp_origin},
 };
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Nothing is too warm by default.
 const OVER_DEFAULT: u16 = 0xffff;
@@ -16,6 +16,7 @@ pub struct FeatureValues {
     over_kelvin: u16,
     under_kelvin: u16,
     timestamp: (u64, Instant, u8),
+    reset_at: Instant,
     behavior: HostBehavior,
 }
 
@@ -25,6 +26,7 @@ impl Default for FeatureValues {
             over_kelvin: OVER_DEFAULT,
             under_kelvin: UNDER_DEFAULT,
             timestamp: (0, Instant::now(), timestamp_origin::RESET),
+            reset_at: Instant::now(),
             behavior: HostBehavior::new_zeroed(),
         }
     }
@@ -61,6 +63,11 @@ impl FeatureValues {
         old
     }
 
+    /// Time since the controller was made or reset.
+    pub fn since_reset(&self) -> Duration {
+        self.reset_at.elapsed()
+    }
+
     /// What the host said it can do.
     pub fn host_behavior(&self) -> &HostBehavior {
         &self.behavior
@@ -89,7 +96,7 @@ mod tests {
         let long_ago = values.timestamp().value();
         let old = values.set_timestamp(Timestamp::new((1 << 48) - 1, 0xff));
         assert!(old.value() >= long_ago && old.attributes == timestamp_origin::RESET);
-        std::thread::sleep(std::time::Duration::from_millis(2));
+        std::thread::sleep(Duration::from_millis(2));
         let now = values.timestamp();
         assert_eq!(now.attributes, timestamp_origin::HOST);
         assert!((1..1 << 40).contains(&now.value()), "{} wrapped round", now.value());

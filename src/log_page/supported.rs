@@ -15,6 +15,7 @@ pub const PAGES: &[u8] = &[
     log_id::FIRMWARE_SLOT,
     log_id::CHANGED_NAMESPACES,
     log_id::EFFECTS,
+    log_id::PERSISTENT_EVENT,
     log_id::FEATURES,
     log_id::MANAGEMENT_COMMANDS,
 ];

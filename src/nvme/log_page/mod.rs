@@ -8,11 +8,16 @@ mod ana;
 mod effects;
 mod health;
 mod notification;
+mod persistent_event;
 
 pub use ana::{AnaDescriptor, AnaHeader, AnaState, RETURN_GROUPS_ONLY};
 pub use effects::{EffectsLog, FeaturesLog, SupportedLogPages, effect, supported_page};
 pub use health::{ErrorLogEntry, FirmwareSlotLog, NO_PARAMETER_ERROR, SmartLog, critical_warning};
 pub use notification::{ReservationNotification, reservation_notification_type, write_changed_namespaces};
+pub use persistent_event::{
+    CONTEXT_OF_PORT, ControllerReset, EventPlace, PersistentEvent, PersistentEventHeader, TimestampChange,
+    event_log_action, event_type, firmware_field,
+};
 
 use crate::{Nsid, Sqe};
 
