@@ -190,7 +190,8 @@ fn what_is_offered_is_what_works() {
         let (host, _io) = connected(&target).await?;
         let controller = host.identify(0x01, 0).await?;
         let offered = u16_at(&controller, 520);
-        assert_eq!(offered, 0b1_1000_1101, "ONCS: Compare, Dataset Management, Write Zeroes, Verify, Copy");
+        // Compare, Dataset Management, Write Zeroes, save and select, timestamp, Verify, Copy.
+        assert_eq!(offered, 0b1_1101_1101, "ONCS");
         assert_eq!(u16_at(&controller, 534), 0b11, "copy descriptor formats 0 and 1");
         for nsid in [1, 2, 3] {
             assert_eq!(host.identify(0x00, nsid).await?[33], 0b1001, "DLFEAT: reads zeroes, DEAC");
