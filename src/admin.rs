@@ -106,18 +106,19 @@ async fn execute<Q: TransportQueuePair>(
         AdminOpcode::Abort => abort(pair, sqe).into(),
         AdminOpcode::Identify if discovery => discovery::identify(pair, sqe)?,
         AdminOpcode::Identify => identify::execute(pair, sqe)?,
-        AdminOpcode::GetLogPage if discovery => discovery::log_page(pair, sqe)?,
-        AdminOpcode::GetLogPage => log_page::execute(pair, sqe)?,
+        AdminOpcode::GetLogPage if discovery => discovery::log_page(pair, token, sqe)?,
+        AdminOpcode::GetLogPage => log_page::execute(pair, token, sqe)?,
         AdminOpcode::GetFeatures => features::get(pair, sqe)?,
         AdminOpcode::SetFeatures => Box::pin(features::set(pair, sqe, data, token)).await?,
         _ => return Err(Status::INVALID_OPCODE.dnr().into()),
     };
-    deliver(pair, sqe, answer).await
+    deliver(pair, token, sqe, answer).await
 }
 
 /// Puts an answer's bytes into a data buffer of the length the host asked for.
 async fn deliver<Q: TransportQueuePair>(
     pair: &QueuePair<Q>,
+    token: &Q::Token,
     sqe: &Sqe,
     answer: Answer,
 ) -> Result<(Completion, Data), Failure> {
@@ -125,7 +126,7 @@ async fn deliver<Q: TransportQueuePair>(
         Answer::Completion(completion) => return Ok((completion, Data::None)),
         Answer::Bytes { bytes, offset, len } => (bytes, offset, len),
     };
-    queue_pair::check_transfer(sqe, len as u64, true, false)?;
+    queue_pair::check_transfer(pair.transport.described(token, sqe)?, len as u64, true, false)?;
     if len > pair.local.target.limits.max_transfer_bytes as usize {
         return Err(Status::INVALID_FIELD.dnr().into());
     }

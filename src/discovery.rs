@@ -41,7 +41,7 @@ pub fn identify<Q: TransportQueuePair>(pair: &QueuePair<Q>, sqe: &Sqe) -> Result
     if IdentifyCommand::parse(sqe).cns != cns::CONTROLLER {
         return Err(Status::INVALID_FIELD.dnr());
     }
-    let mut page = identify::common_controller(&pair.controller, &pair.local.target.limits);
+    let mut page = identify::common_controller(pair);
     page.controller_type = controller_type::DISCOVERY;
     page.log_page_attributes = log_attributes::EXTENDED_DATA;
     let bytes = page.as_bytes();
@@ -50,8 +50,12 @@ pub fn identify<Q: TransportQueuePair>(pair: &QueuePair<Q>, sqe: &Sqe) -> Result
 }
 
 /// Answers Get Log Page: the discovery log, and what the controller supports.
-pub fn log_page<Q: TransportQueuePair>(pair: &QueuePair<Q>, sqe: &Sqe) -> Result<Answer, Status> {
-    let command = log_page::begin(pair, sqe)?;
+pub fn log_page<Q: TransportQueuePair>(
+    pair: &QueuePair<Q>,
+    token: &Q::Token,
+    sqe: &Sqe,
+) -> Result<Answer, Status> {
+    let command = log_page::begin(pair, token, sqe)?;
     let controller = &pair.controller;
     let page = match command.id {
         log_id::DISCOVERY => {

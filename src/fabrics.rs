@@ -13,7 +13,7 @@ use crate::{
 };
 use backends::BackendQueue;
 use nvme::{
-    Completion, ControllerId, Cqe, FabricsType, IoCommand, IoOpcode, Nqn, Nsid, SglKind, Sqe, Status,
+    Completion, ControllerId, Cqe, FabricsType, IoCommand, IoOpcode, Nqn, Nsid, Qid, Sqe, Status,
     connect::{ConnectCommand, ConnectData, InvalidParameter, offset},
     property::{self, Capabilities, Configuration, PropertyGet, PropertySet},
 };
@@ -22,7 +22,7 @@ use std::{
     rc::Rc,
     sync::{Arc, atomic::AtomicU64},
 };
-use transports::{Endpoints, FirstCapsule, QueuePair as TransportQueuePair, QueueParameters};
+use transports::{Announced, Endpoints, FirstCapsule, QueuePair as TransportQueuePair, QueueParameters};
 
 /// The version of the specification controllers follow (VS): 2.0.
 pub const VERSION: u32 = property::VERSION_2_0;
@@ -76,6 +76,7 @@ pub fn connect(
     port: &BoundPort,
     endpoints: Endpoints,
     first: &FirstCapsule,
+    here: Option<Mailbox>,
 ) -> Result<Plan, Refusal> {
     let sqe = &first.sqe;
     let is_connect =
@@ -84,26 +85,19 @@ pub fn connect(
         let status = Status::COMMAND_SEQUENCE_ERROR.dnr();
         return Err(refuse(status.into(), RejectReason::Handshake, "the first command is not Connect"));
     }
-    let sgl_fits = sqe.sgl().kind == SglKind::InCapsule && sqe.uses_sgl();
-    let Some(data) = ConnectData::parse(&first.data).filter(|_| sgl_fits) else {
+    let Some(data) = ConnectData::parse(&first.data).filter(|_| sqe.uses_sgl()) else {
         let status = Status::DATA_SGL_LENGTH_INVALID.dnr();
-        return Err(refuse(
-            status.into(),
-            RejectReason::InvalidConnect,
-            "its data is not 1024 bytes in the capsule",
-        ));
+        let why = "its data is not 1024 bytes where this transport takes them from";
+        return Err(refuse(status.into(), RejectReason::InvalidConnect, why));
     };
     let command = ConnectCommand::parse(sqe);
     if command.record_format != 0 {
         let status = Status::CONNECT_INCOMPATIBLE_FORMAT.dnr();
         return Err(refuse(status.into(), RejectReason::InvalidConnect, "unknown record format"));
     }
+    agrees(&command, first.announced)?;
     let (subsystem, host) = who(target, port, &data)?;
-    let max_entries = if command.qid.is_admin() {
-        ADMIN_ENTRIES.max(target.limits.queue_depth.into())
-    } else {
-        target.limits.queue_depth.into()
-    };
+    let max_entries = max_entries(target, command.qid);
     if command.sq_entries < 2 || command.sq_entries > max_entries {
         let why = format!("queue of {} entries, allowed are 2 to {max_entries}", command.sq_entries);
         return Err(invalid(InvalidParameter::in_command(offset::SQSIZE), RejectReason::InvalidConnect, why));
@@ -113,7 +107,26 @@ pub fn connect(
     } else {
         io_controller(target, subsystem, &host, &data, &command)?
     };
-    plan(target, controller, &command, sqe)
+    plan(target, controller, &command, sqe, here)
+}
+
+/// Entries a queue may have.
+pub fn max_entries(target: &Target, qid: Qid) -> u32 {
+    let depth = u32::from(target.limits.queue_depth);
+    if qid.is_admin() { ADMIN_ENTRIES.max(depth) } else { depth }
+}
+
+/// Connect must name the queue that the connection was made for.
+fn agrees(command: &ConnectCommand, announced: Option<Announced>) -> Result<(), Refusal> {
+    let Some(Announced { qid, entries }) = announced else { return Ok(()) };
+    let (at, why) = if command.qid != qid {
+        (offset::QID, format!("it names queue {}, the connection was made for queue {qid}", command.qid))
+    } else if command.sq_entries > entries {
+        (offset::SQSIZE, format!("{} entries, the connection was made for {entries}", command.sq_entries))
+    } else {
+        return Ok(());
+    };
+    Err(invalid(InvalidParameter::in_command(at), RejectReason::InvalidConnect, why))
 }
 
 /// The subsystem and host that a Connect names.
@@ -208,10 +221,11 @@ fn plan(
     controller: Arc<Controller>,
     command: &ConnectCommand,
     sqe: &Sqe,
+    here: Option<Mailbox>,
 ) -> Result<Plan, Refusal> {
     let busy =
         || refuse(Status::CONNECT_CONTROLLER_BUSY.into(), RejectReason::Busy, "the target is stopping");
-    let mailbox = target.place().filter(|_| !target.is_stopping()).ok_or_else(busy)?;
+    let mailbox = here.or_else(|| target.place()).filter(|_| !target.is_stopping()).ok_or_else(busy)?;
     let (id, activity) = (target.next_queue_pair(), Arc::new(AtomicU64::new(0)));
     let pair = Registered { qid: command.qid, id, mailbox: mailbox.clone(), activity: activity.clone() };
     controller.register(pair).map_err(|error| {

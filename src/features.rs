@@ -278,7 +278,7 @@ async fn data_in<Q: TransportQueuePair>(
     token: &mut Q::Token,
     len: usize,
 ) -> Result<DataBuffer, Failure> {
-    queue_pair::check_transfer(sqe, len as u64, false, data.is_some())?;
+    queue_pair::check_transfer(pair.transport.described(token, sqe)?, len as u64, false, data.is_some())?;
     if let Some(data) = data {
         return Ok(data);
     }

@@ -27,7 +27,7 @@ use nvme::{
         sgl_support, volatile_write_cache,
     },
 };
-use transports::QueuePair as TransportQueuePair;
+use transports::{QueuePair as TransportQueuePair, SglSupport};
 
 /// Keep alive granularity (KAS) in units of 100 ms: one second.
 pub const KEEP_ALIVE_GRANULARITY: u16 = 10;
@@ -42,9 +42,7 @@ pub fn execute<Q: TransportQueuePair>(pair: &QueuePair<Q>, sqe: &Sqe) -> Result<
     let subsystem = &controller.subsystem;
     let mut page = [0; IDENTIFY_LEN];
     match command.cns {
-        cns::CONTROLLER => {
-            page.copy_from_slice(io_controller(controller, &pair.local.target.limits).as_bytes())
-        }
+        cns::CONTROLLER => page.copy_from_slice(io_controller(pair).as_bytes()),
         cns::NAMESPACE => {
             if command.nsid == Nsid::ALL {
                 return Err(Status::INVALID_NAMESPACE.dnr());
@@ -92,7 +90,8 @@ fn known(controller: &Controller, nsid: Nsid) -> Result<&Namespace, Status> {
 }
 
 /// What controllers of either kind say of themselves.
-pub fn common_controller(controller: &Controller, limits: &Limits) -> IdentifyController {
+pub fn common_controller<Q: TransportQueuePair>(pair: &QueuePair<Q>) -> IdentifyController {
+    let (controller, limits) = (&pair.controller, &pair.local.target.limits);
     let subsystem = &controller.subsystem;
     let mut page = IdentifyController::new_zeroed();
     page.set_serial(&subsystem.serial);
@@ -105,14 +104,20 @@ pub fn common_controller(controller: &Controller, limits: &Limits) -> IdentifyCo
     page.async_event_limit = MAX_EVENT_REQUESTS - 1;
     page.keep_alive_support = KEEP_ALIVE_GRANULARITY.into();
     page.max_outstanding_commands = limits.queue_depth.into();
-    page.sgl_support = (sgl_support::BYTE_ALIGNED | sgl_support::OFFSET).into();
+    let keyed = if sgl_rules::<Q>(limits).keyed { sgl_support::KEYED } else { 0 };
+    page.sgl_support = (sgl_support::BYTE_ALIGNED | sgl_support::OFFSET | keyed).into();
     page.attributes = (attributes::HOST_ID_128 | attributes::TRAFFIC_KEEP_ALIVE).into();
     page.set_subsystem_nqn(&subsystem.nqn);
     page
 }
 
-fn io_controller(controller: &Controller, limits: &Limits) -> IdentifyController {
-    let mut page = common_controller(controller, limits);
+fn sgl_rules<Q: TransportQueuePair>(limits: &Limits) -> SglSupport {
+    Q::sgl_support(limits.in_capsule_bytes as usize)
+}
+
+fn io_controller<Q: TransportQueuePair>(pair: &QueuePair<Q>) -> IdentifyController {
+    let (controller, limits) = (&pair.controller, &pair.local.target.limits);
+    let mut page = common_controller(pair);
     page.multipath = multipath::MULTIPLE_PORTS | multipath::MULTIPLE_CONTROLLERS;
     page.controller_type = controller_type::IO;
     page.abort_limit = MAX_ABORTS - 1;
@@ -142,7 +147,7 @@ fn io_controller(controller: &Controller, limits: &Limits) -> IdentifyController
     page.volatile_write_cache = volatile_write_cache::FLUSH_BROADCAST_UNSUPPORTED | cached;
     page.io_command_capsule_size = ((64 + limits.in_capsule_bytes) / 16).into();
     page.io_response_capsule_size = 1.into();
-    page.max_sgl_descriptors = 1;
+    page.max_sgl_descriptors = sgl_rules::<Q>(limits).max_descriptors;
     page
 }
 

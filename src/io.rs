@@ -92,7 +92,7 @@ async fn execute<Q: TransportQueuePair>(
     }
     let len = transfer_len(&command, namespace);
     let to_host = command.opcode == IoOpcode::Read;
-    queue_pair::check_transfer(sqe, len, to_host, data.is_some())?;
+    queue_pair::check_transfer(pair.transport.described(token, sqe)?, len, to_host, data.is_some())?;
     if !command.is_within(namespace.geometry().lba_count) {
         return Err(Status::LBA_OUT_OF_RANGE.dnr().into());
     }

@@ -3,6 +3,7 @@
 use crate::{metrics::ReactorMetrics, namespace::NamespaceTable, subsystem::Subsystem, target::Target};
 use reactor::{Reactor, Signal};
 use std::{
+    any::{Any, TypeId},
     cell::{Cell, RefCell},
     collections::HashMap,
     io,
@@ -10,7 +11,7 @@ use std::{
     sync::Arc,
     time::Duration,
 };
-use transports::CloseReason;
+use transports::{CloseReason, Transport};
 
 thread_local! {
     /// The reactor of this thread. Messages from other threads find it here.
@@ -38,6 +39,7 @@ pub struct Local {
     queue_pairs: RefCell<HashMap<u64, Rc<dyn Ending>>>,
     greeting: Cell<usize>,
     tables: RefCell<HashMap<usize, Rc<NamespaceTable>>>,
+    transports: RefCell<HashMap<TypeId, Rc<dyn Any>>>,
     stopping: Cell<bool>,
     changed: Signal,
 }
@@ -52,6 +54,7 @@ impl Local {
             queue_pairs: RefCell::default(),
             greeting: Cell::new(0),
             tables: RefCell::default(),
+            transports: RefCell::default(),
             stopping: Cell::new(false),
             changed: Signal::new(),
         });
@@ -67,6 +70,13 @@ impl Local {
         let table = Rc::new(NamespaceTable::open(&subsystem.namespaces, &self.reactor)?);
         self.tables.borrow_mut().insert(subsystem.index, table.clone());
         Ok(table)
+    }
+
+    /// What a transport keeps on this reactor.
+    pub fn transport<T: Transport>(&self) -> Rc<T::Local> {
+        let make = || -> Rc<dyn Any> { Rc::new(T::local(&self.reactor)) };
+        let kept = self.transports.borrow_mut().entry(TypeId::of::<T>()).or_insert_with(make).clone();
+        kept.downcast().expect("it was made for this transport")
     }
 
     /// Takes a queue pair in.
@@ -122,6 +132,7 @@ impl Local {
             self.reactor.timeout(Duration::from_secs(2), idle()).await;
         }
         self.tables.borrow_mut().clear();
+        self.transports.borrow_mut().clear();
         LOCAL.with(|cell| *cell.borrow_mut() = None);
         self.reactor.stop();
     }

@@ -18,8 +18,12 @@ use nvme::{
 use transports::QueuePair as TransportQueuePair;
 
 /// Answers Get Log Page.
-pub fn execute<Q: TransportQueuePair>(pair: &QueuePair<Q>, sqe: &Sqe) -> Result<Answer, Status> {
-    let command = begin(pair, sqe)?;
+pub fn execute<Q: TransportQueuePair>(
+    pair: &QueuePair<Q>,
+    token: &Q::Token,
+    sqe: &Sqe,
+) -> Result<Answer, Status> {
+    let command = begin(pair, token, sqe)?;
     let bytes = match command.id {
         log_id::CHANGED_NAMESPACES => {
             pair.controller.events.changed_namespaces(command.retain_async_event).to_vec()
@@ -41,12 +45,16 @@ pub fn execute<Q: TransportQueuePair>(pair: &QueuePair<Q>, sqe: &Sqe) -> Result<
 
 /// Checks what a command asks for, and lets the events of its log page come again. Reading can change what is read later
 /// (the changed namespace list), so nothing may fail behind this but a log page that is not there.
-pub fn begin<Q: TransportQueuePair>(pair: &QueuePair<Q>, sqe: &Sqe) -> Result<GetLogPage, Status> {
+pub fn begin<Q: TransportQueuePair>(
+    pair: &QueuePair<Q>,
+    token: &Q::Token,
+    sqe: &Sqe,
+) -> Result<GetLogPage, Status> {
     let command = GetLogPage::parse(sqe);
     if !command.offset.is_multiple_of(4) || command.offset_is_index {
         return Err(Status::INVALID_FIELD.dnr());
     }
-    queue_pair::check_transfer(sqe, command.bytes, true, false)?;
+    queue_pair::check_transfer(pair.transport.described(token, sqe)?, command.bytes, true, false)?;
     if command.bytes > pair.local.target.limits.max_transfer_bytes.into() {
         return Err(Status::INVALID_FIELD.dnr());
     }

@@ -10,7 +10,7 @@ use crate::{
     events::EventRequests,
     fabrics::{self, Plan},
     io, keep_alive,
-    local::{Ending, Local},
+    local::{self, Ending, Local},
     metrics::RejectReason,
     namespace::NamespaceTable,
     target::BoundPort,
@@ -28,7 +28,7 @@ use std::{
     time::{Duration, Instant},
 };
 use transports::{
-    CloseReason, Disconnected, HandshakeError, HandshakeLimits, QueuePair as TransportQueuePair,
+    CloseReason, Described, Disconnected, HandshakeError, HandshakeLimits, QueuePair as TransportQueuePair,
     QueueParameters, Slot, Transport,
 };
 
@@ -173,8 +173,21 @@ fn admit<T: Transport>(local: &Rc<Local>, port: &Arc<BoundPort>, connection: T::
         tracing::warn!(port = port.id, limit, "connection refused: `limits.connections` is reached");
         return;
     }
+    if !T::PLACED_AT_ACCEPT {
+        return begin::<T>(local.clone(), port.clone(), connection);
+    }
+    let (target, port) = (local.target.clone(), port.clone());
+    let placed = target.place().filter(|_| !target.is_stopping());
+    let Some(mailbox) = placed else { return target.release_connection() };
+    mailbox.send(move |_| match local::current().filter(|local| !local.is_stopping()) {
+        Some(local) => begin::<T>(local, port, connection),
+        None => target.release_connection(),
+    });
+}
+
+/// Starts the handshake, on the reactor where it takes place.
+fn begin<T: Transport>(local: Rc<Local>, port: Arc<BoundPort>, connection: T::Connection) {
     local.greeting(1);
-    let (local, port) = (local.clone(), port.clone());
     local.reactor.clone().spawn(async move {
         greet::<T>(&local, &port, connection).await;
         local.greeting(-1);
@@ -187,13 +200,18 @@ async fn greet<T: Transport>(local: &Rc<Local>, port: &BoundPort, mut connection
     let limits = HandshakeLimits {
         time: local.target.limits.handshake_timeout,
         max_host_data: local.target.limits.max_transfer_bytes,
+        in_capsule: local.target.limits.in_capsule_bytes as usize,
+        admin_entries: fabrics::max_entries(&local.target, Qid::ADMIN),
+        io_entries: local.target.limits.queue_depth.into(),
+        io_queues: local.target.limits.io_queues,
     };
+    let transport = local.transport::<T>();
     let gone = |reason: RejectReason| {
         local.metrics.reject(reason);
         local.metrics.connections_closed.add(1);
         local.target.release_connection();
     };
-    let first = match T::handshake(&mut connection, &local.reactor, limits).await {
+    let first = match T::handshake(&mut connection, &transport, &local.reactor, limits).await {
         Ok(first) => first,
         Err(error) => {
             let timeout = matches!(error, HandshakeError::Timeout);
@@ -215,7 +233,8 @@ async fn greet<T: Transport>(local: &Rc<Local>, port: &BoundPort, mut connection
             return;
         }
     };
-    match fabrics::connect(&local.target, port, endpoints, &first) {
+    let here = T::PLACED_AT_ACCEPT.then(|| local.reactor.mailbox());
+    match fabrics::connect(&local.target, port, endpoints, &first, here) {
         Ok(plan) => {
             let mailbox = plan.mailbox.clone();
             let message = Installation::<T> { connection, plan, transport: PhantomData };
@@ -225,7 +244,7 @@ async fn greet<T: Transport>(local: &Rc<Local>, port: &BoundPort, mut connection
             tracing::warn!(peer = %endpoints.peer, port = port.id, "Connect refused: {}", refusal.why);
             gone(refusal.reason);
             let cqe = Cqe::new(refusal.completion, 1, Qid::ADMIN, first.sqe.cid());
-            T::refuse(connection, &local.reactor, cqe).await;
+            T::refuse(connection, &transport, &local.reactor, cqe).await;
         }
     }
 }
@@ -248,7 +267,7 @@ impl<T: Transport> Installation<T> {
             controller.unregister(id, qid);
             target.release_connection();
         };
-        let Some(local) = crate::local::current() else { return failed("the target is stopping") };
+        let Some(local) = local::current() else { return failed("the target is stopping") };
         // The controller may have ended while the connection was on its way.
         if local.is_stopping() || !controller.is_registered(id) {
             local.metrics.connections_closed.add(1);
@@ -261,7 +280,7 @@ impl<T: Transport> Installation<T> {
                 return failed(&error.to_string());
             }
         };
-        match T::install(self.connection, reactor, plan.parameters, plan.connected) {
+        match T::install(self.connection, &local.transport::<T>(), reactor, plan.parameters, plan.connected) {
             Ok(transport) => serve(local, plan, transport, namespaces, transport_kind::<T>()),
             Err(error) => {
                 local.metrics.connections_closed.add(1);
@@ -311,18 +330,13 @@ fn serve<Q: TransportQueuePair>(
     }
 }
 
-/// A failed check of the data descriptor of a command, or the length it describes.
+/// Whether what a command's data descriptor describes is what the command transfers; `arrived` when data came in its capsule.
 ///
-/// Base specification, "SGL descriptors"; TCP and RDMA each allow their own kinds.
-pub fn check_transfer(sqe: &Sqe, len: u64, to_host: bool, in_capsule: bool) -> Result<(), Status> {
-    use nvme::SglKind;
-    let sgl = sqe.sgl();
-    match sgl.kind {
-        SglKind::InCapsule if to_host => return Err(Status::INVALID_FIELD.dnr()),
-        SglKind::InCapsule if sgl.address != 0 => return Err(Status::SGL_OFFSET_INVALID.dnr()),
-        SglKind::InCapsule if !in_capsule && len > 0 => return Err(Status::DATA_SGL_LENGTH_INVALID.dnr()),
-        SglKind::InCapsule | SglKind::Transport => {}
-        SglKind::Keyed { .. } | SglKind::Other(_) => return Err(Status::SGL_DESCRIPTOR_TYPE_INVALID.dnr()),
+/// Base specification, "SGL descriptors"; which kinds there are is each transport's rule.
+pub fn check_transfer(described: Described, len: u64, to_host: bool, arrived: bool) -> Result<(), Status> {
+    if described.in_capsule && to_host {
+        return Err(Status::INVALID_FIELD.dnr());
     }
-    if u64::from(sgl.length) == len { Ok(()) } else { Err(Status::DATA_SGL_LENGTH_INVALID.dnr()) }
+    let missing = described.in_capsule && !arrived && len > 0;
+    if described.len == len && !missing { Ok(()) } else { Err(Status::DATA_SGL_LENGTH_INVALID.dnr()) }
 }

@@ -17,7 +17,7 @@
 
 use nvme::{Cqe, Qid, Sqe, Status};
 use reactor::{BufferClass, Data, DataBuffer, Reactor};
-use std::{fmt, future::Future, io, net::SocketAddr, time::Duration};
+use std::{fmt, future::Future, io, net::SocketAddr, rc::Rc, time::Duration};
 
 pub mod tcp;
 
@@ -177,8 +177,37 @@ impl QueueParameters {
 pub struct FirstCapsule {
     /// The submission queue entry; a Connect if the host is right.
     pub sqe: Sqe,
-    /// Its in-capsule data.
+    /// Its data; empty when it does not say in a way this transport knows where that is.
     pub data: Box<[u8]>,
+    /// What the host said of the queue before.
+    pub announced: Option<Announced>,
+}
+
+/// A queue as the host describes it while the connection is made; Connect must agree.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Announced {
+    /// Its number.
+    pub qid: Qid,
+    /// Commands it can hold at once: what there are receives for.
+    pub entries: u32,
+}
+
+/// What the data descriptor of a command describes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Described {
+    /// Bytes.
+    pub len: u64,
+    /// They come with the command.
+    pub in_capsule: bool,
+}
+
+/// The data descriptors a transport takes, for Identify Controller.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SglSupport {
+    /// Keyed data blocks (SGLS bit 2).
+    pub keyed: bool,
+    /// Data block descriptors per command (MSDBD).
+    pub max_descriptors: u8,
 }
 
 /// Where a connection comes from and where it arrived.
@@ -197,6 +226,14 @@ pub struct HandshakeLimits {
     pub time: Duration,
     /// The largest amount of data in one transfer, told to the host.
     pub max_host_data: u32,
+    /// Bytes of data a capsule may carry.
+    pub in_capsule: usize,
+    /// Entries of an admin queue at most.
+    pub admin_entries: u32,
+    /// Entries of an I/O queue at most.
+    pub io_entries: u32,
+    /// I/O queues of a controller at most.
+    pub io_queues: u16,
 }
 
 /// Why a handshake failed. The peer was told what it can be told.
@@ -233,11 +270,15 @@ impl From<io::Error> for HandshakeError {
 
 /// One kind of fabric.
 ///
-/// A transport with completion queues of its own (RDMA) will add a hook per turn to this trait; a socket's operations
-/// ride the reactor's ring, so that TCP has nothing to poll or flush.
+/// A socket's operations ride the reactor's ring, so that TCP has nothing to poll or flush. A transport with completion
+/// queues of its own (RDMA) keeps them in [`Transport::Local`] and has the reactor look at them every turn.
 pub trait Transport: Sized + 'static {
     /// Its name in metrics and logs.
     const NAME: &'static str;
+    /// The reactor of a queue pair is chosen before its handshake, because what it is made of belongs to that reactor.
+    const PLACED_AT_ACCEPT: bool;
+    /// What one reactor keeps for all queue pairs of this transport.
+    type Local: 'static;
     /// Bound and listening.
     type Port: Send + 'static;
     /// The connections of a port as they come in.
@@ -247,6 +288,8 @@ pub trait Transport: Sized + 'static {
     /// In service on its reactor.
     type QueuePair: QueuePair;
 
+    /// What a reactor keeps, made when it is first needed.
+    fn local(reactor: &Reactor) -> Self::Local;
     /// Binds an address.
     fn listen(address: SocketAddr) -> io::Result<Self::Port>;
     /// Where a port is bound.
@@ -258,16 +301,23 @@ pub trait Transport: Sized + 'static {
     /// Greets the peer and reads its first command.
     fn handshake(
         connection: &mut Self::Connection,
+        local: &Rc<Self::Local>,
         reactor: &Reactor,
         limits: HandshakeLimits,
     ) -> impl Future<Output = Result<FirstCapsule, HandshakeError>>;
     /// Both ends of a connection.
     fn endpoints(connection: &Self::Connection) -> Endpoints;
     /// Answers the first command with an error and closes.
-    fn refuse(connection: Self::Connection, reactor: &Reactor, cqe: Cqe) -> impl Future<Output = ()>;
+    fn refuse(
+        connection: Self::Connection,
+        local: &Rc<Self::Local>,
+        reactor: &Reactor,
+        cqe: Cqe,
+    ) -> impl Future<Output = ()>;
     /// Takes a connection into service: it sends the answer to Connect and goes on with the next command.
     fn install(
         connection: Self::Connection,
+        local: &Rc<Self::Local>,
         reactor: &Reactor,
         parameters: QueueParameters,
         connected: Cqe,
@@ -279,6 +329,10 @@ pub trait QueuePair: Clone + 'static {
     /// What is remembered of a command until it is answered.
     type Token: 'static;
 
+    /// The data descriptors it takes when capsules may carry `in_capsule` bytes.
+    fn sgl_support(in_capsule: usize) -> SglSupport;
+    /// What a command's data descriptor describes, or what is wrong with it.
+    fn described(&self, token: &Self::Token, sqe: &Sqe) -> Result<Described, Status>;
     /// The next command for a free slot.
     fn receive(&self, slot: Slot) -> impl Future<Output = Result<Capsule<Self::Token>, Disconnected>>;
     /// Fetches `len` bytes of a command's data from the host into `into`.

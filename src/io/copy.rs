@@ -78,7 +78,12 @@ pub async fn execute<Q: TransportQueuePair>(
         _ => return Err(Status::INVALID_FIELD.dnr().into()),
     }
     let len = wanted.ranges as usize * CopyRange::LEN;
-    queue_pair::check_transfer(command.raw, len as u64, false, data.is_some())?;
+    queue_pair::check_transfer(
+        pair.transport.described(token, command.raw)?,
+        len as u64,
+        false,
+        data.is_some(),
+    )?;
     if wanted.ranges > MAX_RANGES {
         return Err(Status::COMMAND_SIZE_LIMIT_EXCEEDED.dnr().into());
     }

@@ -26,11 +26,12 @@ pub async fn execute<Q: TransportQueuePair>(
     token: &mut Q::Token,
 ) -> Result<(Completion, Data), Failure> {
     let wanted = DatasetManagement::parse(command.raw);
-    let len = command.raw.sgl().length as usize;
+    let described = pair.transport.described(token, command.raw)?;
+    let len = usize::try_from(described.len).unwrap_or(usize::MAX);
     if len < wanted.data_len() {
         return Err(Status::DATA_SGL_LENGTH_INVALID.dnr().into());
     }
-    queue_pair::check_transfer(command.raw, len as u64, false, data.is_some())?;
+    queue_pair::check_transfer(described, len as u64, false, data.is_some())?;
     check_size(pair, len as u64)?;
     let data = data_in(pair, data, token, len).await?;
     let (ranges, _) = data.filled()[..wanted.data_len()].as_chunks();

@@ -4,7 +4,7 @@
 //! at once. A [`DataBuffer`] has one owner. Running out makes the asker wait, oldest first; a small reserve is kept for
 //! admin queue pairs, so that Identify never waits behind a burst of writes.
 
-use crate::{buddy::Buddy, shared::Mapping, stats::Stats};
+use crate::{buddy::Buddy, device::DeviceMemory, shared::Mapping, stats::Stats};
 use slab::Slab;
 use std::{
     cell::RefCell,
@@ -91,7 +91,7 @@ impl State {
 
 /// A reactor's buffers.
 pub(crate) struct Arena {
-    mapping: Mapping,
+    mapping: Arc<Mapping>,
     max_order: u8,
     registered: bool,
     stats: Arc<Stats>,
@@ -105,7 +105,7 @@ impl Arena {
         let block = PAGE << max_order;
         let bytes = bytes.div_ceil(block).max(2) * block;
         Ok(Arena {
-            mapping: Mapping::new(bytes, true)?,
+            mapping: Arc::new(Mapping::new(bytes, true)?),
             max_order,
             registered: false,
             stats,
@@ -121,7 +121,7 @@ impl Arena {
     fn single(len: usize, stats: Arc<Stats>) -> io::Result<Arena> {
         let max_order = order_of(len.next_power_of_two().max(PAGE));
         Ok(Arena {
-            mapping: Mapping::new(PAGE << max_order, false)?,
+            mapping: Arc::new(Mapping::new(PAGE << max_order, false)?),
             max_order,
             registered: false,
             stats,
@@ -143,6 +143,11 @@ impl Arena {
                 iov_len: CHUNK.min(self.mapping.len() - offset),
             })
             .collect()
+    }
+
+    /// Its memory, to be registered with a device.
+    pub(crate) fn device_memory(&self) -> DeviceMemory {
+        DeviceMemory::new(self.mapping.clone())
     }
 
     pub(crate) fn set_registered(&mut self) {
@@ -214,6 +219,37 @@ impl Reserve {
     /// The buffer, once it is back.
     pub fn take(&self) -> GetBuffer {
         self.0.get(self.0.max_buffer(), BufferClass::Admin)
+    }
+}
+
+/// Buffers beside the reactor's, in a mapping of their own: what a device receives into. They are not registered with the
+/// ring, and are taken by who owns the pool only.
+#[derive(Clone)]
+pub struct BufferPool(Rc<Arena>);
+
+impl BufferPool {
+    pub(crate) fn new(bytes: usize, max_buffer: usize, stats: Arc<Stats>) -> io::Result<BufferPool> {
+        Arena::new(bytes, max_buffer, stats).map(|arena| BufferPool(Rc::new(arena)))
+    }
+
+    /// A buffer at once or none.
+    pub fn try_buffer(&self, len: usize) -> Option<DataBuffer> {
+        self.0.try_get(len, BufferClass::Admin)
+    }
+
+    /// A buffer; waits its turn when none is free.
+    pub fn buffer(&self, len: usize) -> GetBuffer {
+        self.0.get(len, BufferClass::Admin)
+    }
+
+    /// Its memory, to be registered with a device.
+    pub fn device_memory(&self) -> DeviceMemory {
+        self.0.device_memory()
+    }
+
+    /// How much of it is in use.
+    pub fn usage(&self) -> ArenaUse {
+        self.0.usage()
     }
 }
 
@@ -326,6 +362,31 @@ impl DataBuffer {
     pub fn fill_from(&mut self, bytes: &[u8]) {
         self.as_mut_slice()[..bytes.len()].copy_from_slice(bytes);
         self.len = bytes.len() as u32;
+    }
+
+    /// Its address, as a device that the memory is registered with knows it.
+    pub fn address(&self) -> u64 {
+        self.pointer().expose_provenance() as u64
+    }
+
+    /// A copy of `N` bytes at `offset`, of memory whose other bytes a device may be writing: no reference to them is made.
+    ///
+    /// # Panics
+    /// When they do not lie inside.
+    pub fn copy_out<const N: usize>(&self, offset: usize) -> [u8; N] {
+        assert!(offset + N <= self.capacity(), "bytes outside of the buffer");
+        // SAFETY: inside the block, as asserted; byte arrays have no alignment.
+        unsafe { self.pointer().add(offset).cast::<[u8; N]>().read() }
+    }
+
+    /// Puts `bytes` to `offset` of memory whose other bytes a device may be reading: no reference to them is made.
+    ///
+    /// # Panics
+    /// When they do not fit.
+    pub fn copy_in<const N: usize>(&mut self, offset: usize, bytes: [u8; N]) {
+        assert!(offset + N <= self.capacity(), "bytes outside of the buffer");
+        // SAFETY: inside the block, as asserted; byte arrays have no alignment.
+        unsafe { self.pointer().add(offset).cast::<[u8; N]>().write(bytes) };
     }
 
     pub(crate) fn pointer(&self) -> *mut u8 {

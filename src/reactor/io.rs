@@ -300,6 +300,47 @@ impl Reactor {
     }
 }
 
+impl Reactor {
+    /// Watches a descriptor for something to read, one operation for all of it. The descriptor should not block.
+    pub fn readable(&self, descriptor: &Rc<OwnedFd>) -> Readable {
+        Readable {
+            reactor: self.clone(),
+            descriptor: descriptor.clone(),
+            operation: self.poll_multi(descriptor),
+        }
+    }
+
+    fn poll_multi(&self, descriptor: &Rc<OwnedFd>) -> Operation {
+        let entry = opcode::PollAdd::new(fd(descriptor), libc::POLLIN as u32).multi(true).build();
+        let keep = Keep::Fired(false);
+        // SAFETY: no memory is named.
+        unsafe { Operation::start(&self.core, Some(descriptor.clone()), Brings::Event, keep, |_| entry) }
+    }
+}
+
+/// News of a descriptor that is watched.
+pub struct Readable {
+    reactor: Reactor,
+    descriptor: Rc<OwnedFd>,
+    operation: Operation,
+}
+
+impl Readable {
+    /// Waits until there may be something to read. Who asks must then read until there is nothing more.
+    pub async fn next(&mut self) -> io::Result<()> {
+        loop {
+            match poll_fn(|cx| self.operation.poll_fired(cx)).await {
+                Ok(()) => return Ok(()),
+                // The kernel may end a poll at any time; the next one looks at the descriptor as it begins.
+                Err(error) if matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::EINTR)) => {
+                    self.operation = self.reactor.poll_multi(&self.descriptor);
+                }
+                Err(error) => return Err(error),
+            }
+        }
+    }
+}
+
 /// The kernel gave an operation up for a signal or for work of its own; nothing was done, and it is simply done again.
 fn interrupted(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::Interrupted

@@ -14,6 +14,7 @@
 //! | `drive.rs` | commands to NVMe drives, by the ring and by `ioctl` |
 //! | `executor.rs` | tasks of many slots, wakers that are plain integers |
 //! | `arena.rs`, `buddy.rs` | data buffers in size classes, first come first served |
+//! | `device.rs` | for devices with their own way to memory: what they register, a look at them every turn |
 //! | `gather.rs` | a response batch: headers and data in one send |
 //! | `shared.rs` | memory of memory namespaces, handed out as bytes to send in place |
 //! | `received.rs` | the shared receive buffers of a reactor |
@@ -25,6 +26,7 @@
 mod arena;
 mod buddy;
 mod data;
+mod device;
 mod drive;
 mod executor;
 mod gather;
@@ -44,16 +46,17 @@ mod timer;
 #[cfg(test)]
 mod tests;
 
-pub use arena::{ArenaUse, BufferClass, DataBuffer, GetBuffer, PAGE, Reserve};
+pub use arena::{ArenaUse, BufferClass, BufferPool, DataBuffer, GetBuffer, PAGE, Reserve};
 pub use data::Data;
+pub use device::{DeviceMemory, HookGuard, TurnHook};
 pub use drive::{DriveAnswer, DriveCommand, DriveQueue, Driven, drive_admin, drive_nsid};
 pub use gather::Gather;
-pub use io::{AcceptStream, Sent, Transferred};
+pub use io::{AcceptStream, Readable, Sent, Transferred};
 pub use mailbox::Mailbox;
 pub use reactor_loop::{Options, Reactor, ReactorThread, start};
 pub use received::Received;
 pub use ring::SetupError;
 pub use shared::{LocalMemory, SharedBytes, SharedMemory};
 pub use signal::Signal;
-pub use stats::Stats;
+pub use stats::{Cell as Counter, Stats};
 pub use timer::Sleep;

@@ -25,6 +25,8 @@ pub(crate) enum Keep {
     Bytes(Box<[u8]>),
     /// Descriptors of a multishot accept not yet taken.
     Accepted(VecDeque<OwnedFd>),
+    /// Whether a multishot poll has fired since it was last asked.
+    Fired(bool),
 }
 
 /// What a completion nobody waits for brings, which must not be lost.
@@ -33,6 +35,8 @@ pub(crate) enum Brings {
     Nothing,
     SharedBuffer,
     Descriptor,
+    /// News, many times.
+    Event,
 }
 
 enum State {
@@ -98,9 +102,11 @@ impl Operations {
                     return unwanted;
                 }
             }
-            State::Waiting(_) if entry.brings == Brings::Descriptor => {
-                if let (true, Keep::Accepted(accepted)) = (result >= 0, &mut entry.keep) {
-                    accepted.push_back(own(result));
+            State::Waiting(_) if matches!(entry.brings, Brings::Descriptor | Brings::Event) => {
+                match &mut entry.keep {
+                    Keep::Accepted(accepted) if result >= 0 => accepted.push_back(own(result)),
+                    Keep::Fired(fired) => *fired |= result >= 0,
+                    _ => {}
                 }
                 let state = if last { State::Done { result, flags, extra } } else { State::Waiting(None) };
                 if let State::Waiting(w) = std::mem::replace(&mut entry.state, state) {
@@ -163,6 +169,31 @@ impl Operation {
         core.push(entry.user_data(key as u64));
         core.stats.operations.add(1);
         Operation { core: core.clone(), key: Some(key) }
+    }
+
+    /// News of a multishot poll; an error when it has ended and must be started again.
+    pub(crate) fn poll_fired(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let Some(key) = self.key else { return Poll::Ready(Err(io::ErrorKind::NotConnected.into())) };
+        let mut table = self.core.operations.0.borrow_mut();
+        let entry = &mut table[key];
+        if let Keep::Fired(fired) = &mut entry.keep
+            && std::mem::take(fired)
+        {
+            return Poll::Ready(Ok(()));
+        }
+        match &mut entry.state {
+            State::Done { result, .. } => {
+                let error = if *result < 0 { -*result } else { libc::EAGAIN };
+                table.remove(key);
+                drop(table);
+                self.key = None;
+                Poll::Ready(Err(io::Error::from_raw_os_error(error)))
+            }
+            state => {
+                *state = State::Waiting(Some(cx.waker().clone()));
+                Poll::Pending
+            }
+        }
     }
 
     /// The next descriptor of a multishot accept.

@@ -2,7 +2,8 @@
 
 use crate::{
     Mailbox, Stats,
-    arena::{Arena, ArenaUse, BufferClass, DataBuffer, GetBuffer, Reserve},
+    arena::{Arena, ArenaUse, BufferClass, BufferPool, DataBuffer, GetBuffer, Reserve},
+    device::{DeviceMemory, HookGuard, TurnHook},
     executor::{Executor, SlotRef},
     operation::Operations,
     received::{self, ReceivePool},
@@ -77,6 +78,10 @@ pub(crate) struct Core {
     failed: RefCell<Option<io::Error>>,
     /// Woken when the ring has been entered once more.
     deferred: RefCell<Vec<Waker>>,
+    /// Looked at once per turn.
+    pub(crate) hooks: RefCell<Vec<Rc<dyn TurnHook>>>,
+    /// What hooks found while the reactor waited.
+    hook_completions: Cell<usize>,
 }
 
 impl Core {
@@ -205,15 +210,36 @@ impl Core {
             self.enter(None, false);
             return;
         }
+        if self.hooks(|hook| usize::from(hook.before_sleep())) > 0 {
+            self.enter(None, false);
+            return;
+        }
         self.enter(wait, true);
         self.stats.asleep_ns.add((self.set_now() - now).as_nanos() as u64);
+    }
+
+    /// Asks every hook; the sum of their answers. Hooks may come and go meanwhile.
+    fn hooks(&self, ask: impl Fn(&dyn TurnHook) -> usize) -> usize {
+        let mut sum = 0;
+        for index in 0.. {
+            let Some(hook) = self.hooks.borrow().get(index).cloned() else { break };
+            sum += ask(&*hook);
+        }
+        sum
+    }
+
+    /// Lets the hooks take what has completed.
+    fn poll_hooks(&self) -> bool {
+        let found = self.hooks(|hook| hook.poll());
+        self.hook_completions.set(self.hook_completions.get() + found);
+        found > 0
     }
 
     fn spin(&self, until: Instant) {
         let start = self.now.get();
         let mut looked = false;
         loop {
-            if self.ring_has_work() {
+            if self.ring_has_work() || self.poll_hooks() {
                 break;
             }
             looked = true;
@@ -295,6 +321,8 @@ impl Reactor {
             stopping: Cell::new(false),
             failed: RefCell::new(None),
             deferred: RefCell::default(),
+            hooks: RefCell::default(),
+            hook_completions: Cell::new(0),
         };
         Ok((Reactor { core: Rc::new(core) }, warning))
     }
@@ -344,6 +372,10 @@ impl Reactor {
         let core = &self.core;
         core.stats.turns.add(1);
         core.executor.run_ready();
+        core.hooks(|hook| {
+            hook.flush();
+            0
+        });
         if core.stopping.get() {
             return;
         }
@@ -356,7 +388,8 @@ impl Reactor {
         core.arm_mailbox();
         core.wait();
         core.deferred.borrow_mut().drain(..).for_each(Waker::wake);
-        let reaped = core.reap();
+        core.poll_hooks();
+        let reaped = core.reap() + core.hook_completions.take();
         let now = core.set_now();
         core.now_uses.set(0);
         if reaped > 0 {
@@ -455,6 +488,22 @@ impl Reactor {
     /// One buffer of `len` bytes beside the shared ones.
     pub fn reserve(&self, len: usize) -> io::Result<Reserve> {
         Reserve::new(len, self.core.stats.clone())
+    }
+
+    /// Buffers beside the shared ones: `bytes` in all, each of at most `max_buffer`.
+    pub fn buffer_pool(&self, bytes: usize, max_buffer: usize) -> io::Result<BufferPool> {
+        BufferPool::new(bytes, max_buffer, self.core.stats.clone())
+    }
+
+    /// The memory of all data buffers, to be registered with a device.
+    pub fn device_memory(&self) -> DeviceMemory {
+        self.core.arena.device_memory()
+    }
+
+    /// Has `hook` looked at once per turn.
+    pub fn add_hook(&self, hook: Rc<dyn TurnHook>) -> HookGuard {
+        self.core.hooks.borrow_mut().push(hook.clone());
+        HookGuard { core: Rc::downgrade(&self.core), hook }
     }
 
     /// How much of the data buffers is in use.

@@ -57,6 +57,7 @@ pub(crate) fn set_up() -> Result<Ring, SetupError> {
 
 const NEEDED: &[(u8, &str)] = &[
     (opcode::AcceptMulti::CODE, "ACCEPT"),
+    (opcode::PollAdd::CODE, "POLL_ADD"),
     (opcode::Recv::CODE, "RECV"),
     (opcode::Send::CODE, "SEND"),
     (opcode::SendMsg::CODE, "SENDMSG"),

@@ -227,3 +227,78 @@ fn an_idle_reactor_sleeps() {
         assert!(turns < 100, "{turns} turns in an idle third of a second");
     });
 }
+
+/// A completion queue as a reactor sees one: an eventfd that speaks only when asked to.
+struct Queue {
+    event: Rc<OwnedFd>,
+    due: std::cell::Cell<usize>,
+    armed: std::cell::Cell<usize>,
+    flushed: std::cell::Cell<usize>,
+    taken: crate::Signal,
+    total: std::cell::Cell<usize>,
+}
+
+impl crate::TurnHook for Queue {
+    fn poll(&self) -> usize {
+        let found = self.due.take();
+        if found > 0 {
+            self.total.set(self.total.get() + found);
+            self.taken.notify();
+        }
+        found
+    }
+
+    fn flush(&self) {
+        self.flushed.set(self.flushed.get() + 1);
+    }
+
+    fn before_sleep(&self) -> bool {
+        self.armed.set(self.armed.get() + 1);
+        self.poll() > 0
+    }
+}
+
+#[test]
+fn a_hook_is_polled_every_turn_asked_before_sleep_and_woken_by_its_descriptor() {
+    // SAFETY: plain system call.
+    let raw = unsafe { libc::eventfd(0, libc::EFD_NONBLOCK | libc::EFD_CLOEXEC) };
+    // SAFETY: a fresh descriptor that nothing else owns.
+    let event = Rc::new(unsafe { <OwnedFd as std::os::fd::FromRawFd>::from_raw_fd(raw) });
+    let options = Options { buffers: 8 << 20, poll: Duration::ZERO, ..Options::default() };
+    let r = Reactor::new(&options, Arc::new(Stats::default())).unwrap().0;
+    let queue = Rc::new(Queue {
+        event: event.clone(),
+        due: Default::default(),
+        armed: Default::default(),
+        flushed: Default::default(),
+        taken: Default::default(),
+        total: Default::default(),
+    });
+    let (inner, hook) = (r.clone(), queue.clone());
+    let _guard = r.add_hook(queue.clone());
+    r.block_on(async move {
+        let mut readable = inner.readable(&event);
+        for round in 1..=3 {
+            let mut other = std::fs::File::from(event.try_clone().unwrap());
+            // Another thread stands for the device: it speaks when the reactor sleeps or is about to.
+            let device = std::thread::spawn(move || {
+                std::thread::sleep(Duration::from_millis(5));
+                other.write_all(&1u64.to_ne_bytes()).unwrap();
+            });
+            readable.next().await.unwrap();
+            device.join().unwrap();
+            let mut count = [0; 8];
+            std::fs::File::from(event.try_clone().unwrap()).read_exact(&mut count).unwrap();
+            assert_eq!(u64::from_ne_bytes(count), 1);
+            hook.due.set(round);
+            let so_far = hook.total.get();
+            hook.taken.wait_for(|| (hook.total.get() > so_far).then_some(())).await;
+        }
+    });
+    assert_eq!(queue.total.get(), 6);
+    assert!(
+        queue.armed.get() >= 3 && queue.flushed.get() > 3,
+        "asked before every sleep, flushed every turn"
+    );
+    drop(queue.event.clone());
+}

@@ -170,7 +170,7 @@ impl Connection {
                 return Err(Failure::DataDigest(Cqe::new(status.into(), 1, Qid::ADMIN, sqe.cid())));
             }
         }
-        Ok(FirstCapsule { sqe, data })
+        Ok(FirstCapsule { sqe, data, announced: None })
     }
 
     pub(super) async fn refuse(self, reactor: &Reactor, cqe: Cqe) {

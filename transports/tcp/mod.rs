@@ -26,17 +26,21 @@ pub use queue_pair::{TcpQueuePair, Token};
 use crate::{Endpoints, FirstCapsule, HandshakeError, HandshakeLimits, QueueParameters, Transport};
 use nvme::Cqe;
 use reactor::Reactor;
-use std::{io, net::SocketAddr};
+use std::{io, net::SocketAddr, rc::Rc};
 
 /// The TCP transport.
 pub struct Tcp;
 
 impl Transport for Tcp {
     const NAME: &'static str = "tcp";
+    const PLACED_AT_ACCEPT: bool = false;
+    type Local = ();
     type Port = Port;
     type Incoming = Incoming;
     type Connection = Connection;
     type QueuePair = TcpQueuePair;
+
+    fn local(_: &Reactor) {}
 
     fn listen(address: SocketAddr) -> io::Result<Port> {
         Port::listen(address)
@@ -56,6 +60,7 @@ impl Transport for Tcp {
 
     async fn handshake(
         connection: &mut Connection,
+        _: &Rc<()>,
         reactor: &Reactor,
         limits: HandshakeLimits,
     ) -> Result<FirstCapsule, HandshakeError> {
@@ -66,12 +71,13 @@ impl Transport for Tcp {
         connection.endpoints()
     }
 
-    async fn refuse(connection: Connection, reactor: &Reactor, cqe: Cqe) {
+    async fn refuse(connection: Connection, _: &Rc<()>, reactor: &Reactor, cqe: Cqe) {
         connection.refuse(reactor, cqe).await;
     }
 
     fn install(
         connection: Connection,
+        _: &Rc<()>,
         reactor: &Reactor,
         parameters: QueueParameters,
         connected: Cqe,

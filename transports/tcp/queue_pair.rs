@@ -10,8 +10,10 @@ use super::{
     send::SendState,
     stall,
 };
-use crate::{Capsule, CloseReason, Disconnected, FetchError, QueuePair, QueueParameters, Slot};
-use nvme::{Cid, Cqe, Sqe, Status};
+use crate::{
+    Capsule, CloseReason, Described, Disconnected, FetchError, QueuePair, QueueParameters, SglSupport, Slot,
+};
+use nvme::{Cid, Cqe, SglKind, Sqe, Status};
 use reactor::{Data, DataBuffer, Reactor, Reserve, Signal, system};
 use std::{
     cell::{Cell, RefCell},
@@ -243,6 +245,23 @@ impl Inner {
 
 impl QueuePair for TcpQueuePair {
     type Token = Token;
+
+    fn sgl_support(_: usize) -> SglSupport {
+        SglSupport { keyed: false, max_descriptors: 1 }
+    }
+
+    fn described(&self, _: &Token, sqe: &Sqe) -> Result<Described, Status> {
+        let sgl = sqe.sgl();
+        let in_capsule = match sgl.kind {
+            SglKind::InCapsule if sgl.address != 0 => return Err(Status::SGL_OFFSET_INVALID.dnr()),
+            SglKind::InCapsule => true,
+            SglKind::Transport => false,
+            SglKind::Keyed { .. } | SglKind::Other(_) => {
+                return Err(Status::SGL_DESCRIPTOR_TYPE_INVALID.dnr());
+            }
+        };
+        Ok(Described { len: sgl.length.into(), in_capsule })
+    }
 
     async fn receive(&self, slot: Slot) -> Result<Capsule<Token>, Disconnected> {
         let inner = &self.0;
