@@ -13,7 +13,7 @@ WEFT := $(TARGET_DIR)/release/weft
 DENY_VERSION := 0.20.2
 export CARGO_TERM_PROGRESS_WHEN ?= auto
 
-.PHONY: help run build test check vm-test bench tools deny
+.PHONY: help run build test check vm-test bench bindings tools deny
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -55,6 +55,11 @@ deny:
 	@if curl -sfI -m 5 https://github.com/RustSec/advisory-db >/dev/null 2>&1; then \
 	  PATH="$$PATH:$(CURDIR)/build/tools/bin" $(CARGO) deny --locked check advisories; \
 	else echo "advisories: skipped, their database cannot be reached from here"; fi
+
+# Once in a while, for a newer rdma-core: needs its headers, libclang and bindgen (`cargo install bindgen-cli`).
+bindings:
+	transports/rdma/bindings/generate
+	$(CARGO) fmt --all
 
 vm-test: build
 	@WEFT=$(abspath $(WEFT)) tests/vm/run

@@ -13,12 +13,13 @@
 //! * Once a queue pair is closing, every call ends soon with [`Disconnected`]; nothing hangs.
 //! * Nothing a peer sends may panic, over-read, or make us allocate by what a length field says.
 
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
 use nvme::{Cqe, Qid, Sqe, Status};
 use reactor::{BufferClass, Data, DataBuffer, Reactor};
 use std::{fmt, future::Future, io, net::SocketAddr, rc::Rc, time::Duration};
 
+pub mod rdma;
 pub mod tcp;
 
 /// The number of a command's slot in its queue pair.

@@ -195,7 +195,8 @@ impl Executor {
     fn poll_task(&self, index: usize) {
         let (mut body, generation, words) = {
             let mut tasks = self.tasks.borrow_mut();
-            let task = &mut tasks[index];
+            // Woken in its own last poll, it is gone when its turn comes.
+            let Some(task) = tasks.get_mut(index) else { return };
             task.queued.set(false);
             let Some(body) = task.body.take() else { return };
             (body, task.generation, task.ready.len())
@@ -269,6 +270,19 @@ mod unit {
         all.iter().for_each(Waker::wake_by_ref);
         executor.run_ready();
         assert_eq!(polls.borrow().len(), 127, "a waker that outlives its task does nothing to the next one");
+        executor.leave();
+    }
+
+    #[test]
+    fn a_task_woken_in_its_own_last_poll_ends_all_the_same() {
+        let executor = Rc::new(Executor::new(201));
+        executor.enter();
+        executor.spawn(std::iter::once(poll_fn(|cx| {
+            cx.waker().wake_by_ref();
+            Poll::Ready(())
+        })));
+        executor.run_ready();
+        assert_eq!((executor.tasks(), executor.has_ready()), (0, false));
         executor.leave();
     }
 }

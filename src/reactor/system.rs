@@ -140,3 +140,14 @@ pub fn logical_block_size(device: &fs::File) -> io::Result<u32> {
     }
     Ok(size as u32)
 }
+
+/// Makes a descriptor one that does not block.
+pub fn set_nonblocking(descriptor: &OwnedFd) -> io::Result<()> {
+    let fd = descriptor.as_raw_fd();
+    // SAFETY: plain system calls on a descriptor that lives.
+    let set = unsafe {
+        let flags = libc::fcntl(fd, libc::F_GETFL);
+        flags >= 0 && libc::fcntl(fd, libc::F_SETFL, flags | libc::O_NONBLOCK) == 0
+    };
+    if set { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
