@@ -3,6 +3,7 @@
 //! A controller is shared by the reactors its queue pairs live on. Its lock is taken when something changes (a queue pair
 //! comes or goes, a property or feature is set), never on the way of an I/O command.
 
+use crate::claims::Claim;
 use crate::error_log::ErrorLog;
 use crate::events::{self, Events};
 use crate::features::FeatureValues;
@@ -25,6 +26,9 @@ use std::{
 };
 use transports::CloseReason;
 
+/// What a new controller has a claim to: its admin queue and one I/O queue, the fewest that can be granted.
+pub const FIRST_CLAIM: usize = 2;
+
 /// What a Connect to the admin queue brings.
 pub struct NewController {
     /// The host's name.
@@ -37,6 +41,8 @@ pub struct NewController {
     pub port_id: u16,
     /// Keep alive timeout (KATO) in milliseconds; 0 for none.
     pub keep_alive_ms: u32,
+    /// To its admin queue, and to one I/O queue if it can have any.
+    pub claim: Claim,
 }
 
 /// A queue pair of a controller, wherever it lives.
@@ -58,6 +64,8 @@ struct State {
     /// Pairs of I/O queues that Set Features granted (0's based nowhere but on the wire).
     granted_queues: Option<u32>,
     features: FeatureValues,
+    /// To the admin queue and the I/O queues it has or was granted.
+    claim: Claim,
 }
 
 /// What follows from a write to the configuration property (CC).
@@ -80,6 +88,10 @@ pub enum RegisterError {
     NotEnabled,
     /// The queue exists.
     InUse,
+    /// The host was granted fewer I/O queues.
+    NotGranted,
+    /// There is no room for another queue pair.
+    Full,
 }
 
 /// A controller.
@@ -128,6 +140,7 @@ impl Controller {
                 queue_pairs: Vec::new(),
                 granted_queues: None,
                 features: FeatureValues::default(),
+                claim: new.claim,
             }),
         }
     }
@@ -210,9 +223,14 @@ impl Controller {
         self.state().granted_queues
     }
 
-    /// Grants pairs of I/O queues.
-    pub fn grant_queues(&self, pairs: u32) {
-        self.state().granted_queues = Some(pairs);
+    /// Grants pairs of I/O queues: as many as asked for and left, one at least. They stay set aside until the controller
+    /// ends, is reset or asks anew.
+    pub fn grant_queues(&self, asked: u32) -> u32 {
+        let mut state = self.state();
+        let claimed = state.claim.resize(1 + asked.max(1) as usize);
+        let granted = (claimed as u32).saturating_sub(1);
+        state.granted_queues = Some(granted);
+        granted
     }
 
     /// Writes the configuration property (CC).
@@ -236,6 +254,7 @@ impl Controller {
             state.features = FeatureValues::default();
             self.event_context.release();
             self.subsystem.persistent_events.controller_reset(self.place());
+            state.claim.resize(FIRST_CLAIM);
             let io = state.queue_pairs.extract_if(.., |pair| !pair.qid.is_admin()).collect::<Vec<_>>();
             io.iter().for_each(|pair| pair.close(CloseReason::ControllerEnded));
             effect = Effect::Reset;
@@ -274,6 +293,18 @@ impl Controller {
         }
         if state.queue_pairs.iter().any(|other| other.qid == pair.qid) {
             return Err(RegisterError::InUse);
+        }
+        match state.granted_queues {
+            _ if pair.qid.is_admin() => {}
+            Some(granted) if u32::from(pair.qid.0) > granted => return Err(RegisterError::NotGranted),
+            Some(_) => {}
+            // It did not ask how many it may have, so nothing was set aside but the first.
+            None => {
+                let wanted = (state.queue_pairs.len() + 1).max(FIRST_CLAIM);
+                if state.claim.resize(wanted) < wanted {
+                    return Err(RegisterError::Full);
+                }
+            }
         }
         state.queue_pairs.push(pair);
         Ok(())
@@ -323,6 +354,7 @@ impl Controller {
             if self.ended.swap(true, Ordering::AcqRel) {
                 return;
             }
+            state.claim.resize(0);
             std::mem::take(&mut state.queue_pairs)
         };
         pairs.iter().for_each(|pair| pair.close(CloseReason::ControllerEnded));

@@ -4,7 +4,7 @@
 //! clear) decides whether it comes back by itself: conditions that heal never set it.
 
 use crate::{
-    controller::{Controller, Effect, NewController, RegisterError, Registered},
+    controller::{Controller, Effect, FIRST_CLAIM, NewController, RegisterError, Registered},
     io::Failure,
     metrics::RejectReason,
     queue_pair::QueuePair,
@@ -59,10 +59,18 @@ pub struct Refusal {
     pub reason: RejectReason,
     /// For the log.
     pub why: String,
+    /// The queue it asks for has a connection, which may be about to end.
+    pub in_use: bool,
 }
 
 fn refuse(completion: Completion, reason: RejectReason, why: impl Into<String>) -> Refusal {
-    Refusal { completion, reason, why: why.into() }
+    Refusal { completion, reason, why: why.into(), in_use: false }
+}
+
+/// There is no room for another queue pair; there may be later.
+fn full() -> Refusal {
+    let status = Status::CONNECT_CONTROLLER_BUSY;
+    refuse(status.into(), RejectReason::Limit, "`limits.connections` is reached")
 }
 
 /// "Connect Invalid Parameters", with where the parameter is.
@@ -103,7 +111,7 @@ pub fn connect(
         return Err(invalid(InvalidParameter::in_command(offset::SQSIZE), RejectReason::InvalidConnect, why));
     }
     let controller = if command.qid.is_admin() {
-        new_controller(subsystem, host, &data, &command, port, endpoints)?
+        new_controller(target, subsystem, host, &data, &command, port, endpoints)?
     } else {
         io_controller(target, subsystem, &host, &data, &command)?
     };
@@ -160,6 +168,7 @@ fn who<'a>(
 }
 
 fn new_controller(
+    target: &Target,
     subsystem: &Arc<Subsystem>,
     host_nqn: Nqn,
     data: &ConnectData,
@@ -171,12 +180,15 @@ fn new_controller(
         let why = format!("controller {} asked for, controllers are dynamic", data.controller_id);
         return Err(invalid(InvalidParameter::in_data(offset::CNTLID), RejectReason::InvalidConnect, why));
     }
+    let discovery = subsystem.kind == SubsystemKind::Discovery;
+    let claim = target.claims.claim(if discovery { 1 } else { FIRST_CLAIM }).ok_or_else(full)?;
     let new = NewController {
         host_nqn,
         host_id: data.host_id,
         local_address: endpoints.local,
         port_id: port.id,
         keep_alive_ms: command.keep_alive_ms,
+        claim,
     };
     subsystem.create_controller(new).ok_or_else(|| {
         refuse(Status::CONNECT_CONTROLLER_BUSY.into(), RejectReason::Busy, "no controller identifier is free")
@@ -240,12 +252,14 @@ fn plan(
             }
             RegisterError::InUse => {
                 let status = Status::COMMAND_SEQUENCE_ERROR;
-                refuse(
-                    status.into(),
-                    RejectReason::InvalidConnect,
-                    format!("queue {} is connected", command.qid),
-                )
+                let why = format!("queue {} is connected", command.qid);
+                Refusal { in_use: true, ..refuse(status.into(), RejectReason::InvalidConnect, why) }
             }
+            RegisterError::NotGranted => {
+                let why = format!("queue {}: the controller was granted fewer I/O queues", command.qid);
+                invalid(at, RejectReason::InvalidConnect, why)
+            }
+            RegisterError::Full => full(),
         }
     })?;
     let sq_flow_control = !command.sq_flow_control_disabled;

@@ -240,8 +240,8 @@ fn set_number<Q: TransportQueuePair>(pair: &QueuePair<Q>, command: &SetFeatures)
                 return Err(Status::COMMAND_SEQUENCE_ERROR.dnr());
             }
             let granted = grant(asked, pair.local.target.limits.io_queues.into());
-            controller.grant_queues(granted.submission);
-            return Ok(granted.encode());
+            let pairs = controller.grant_queues(granted.submission);
+            return Ok(NumberOfQueues { submission: pairs, completion: pairs }.encode());
         }
         feature::ASYNC_EVENT_CONFIGURATION => {
             // There is no health warning to raise, but hosts set those bits without asking.

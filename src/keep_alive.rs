@@ -5,11 +5,7 @@
 
 use crate::queue_pair::QueuePair;
 use futures::future::{Either, select};
-use std::{
-    pin::pin,
-    rc::Rc,
-    time::{Duration, Instant},
-};
+use std::{pin::pin, rc::Rc, time::Duration};
 use transports::QueuePair as TransportQueuePair;
 
 /// Idle sessions of discovery controllers without a timeout of their own are ended after this.
@@ -34,23 +30,29 @@ pub async fn watch<Q: TransportQueuePair>(pair: Rc<QueuePair<Q>>) {
 
 async fn expiry<Q: TransportQueuePair>(pair: &QueuePair<Q>) {
     let reactor = &pair.local.reactor;
-    let mut seen = (pair.controller.activity(), Instant::now());
+    let mut seen = pair.controller.activity();
+    let mut silent = Duration::ZERO;
     loop {
         let timeout = match pair.controller.keep_alive_ms() {
             0 if pair.controller.is_discovery() => DISCOVERY_TIMEOUT,
             0 => {
                 reactor.sleep(UNSET).await;
-                seen.1 = Instant::now();
+                silent = Duration::ZERO;
                 continue;
             }
             ms => Duration::from_millis(ms.into()),
         };
         let asleep = timeout / LOOKS;
         reactor.sleep(asleep).await;
-        let (activity, now) = (pair.controller.activity(), Instant::now());
-        if activity != seen.0 {
-            seen = (activity, now);
-        } else if now.duration_since(seen.1) >= timeout + asleep {
+        let activity = pair.controller.activity();
+        if activity != seen {
+            (seen, silent) = (activity, Duration::ZERO);
+            continue;
+        }
+        // Counted in looks and not by the clock: when this reactor did not run for a while, what the host sent meanwhile lies
+        // unread, and the look that comes too late must not be the last.
+        silent += asleep;
+        if silent >= timeout + asleep {
             return;
         }
     }

@@ -19,7 +19,7 @@
 //! |---|---|
 //! | Read, Write, Flush and any other I/O command | [`io`] |
 //! | admin commands | [`admin`], and one file each for [`identify`], [`features`], [`log_page`], [`error_log`], [`persistent_event`], [`events`] |
-//! | Connect, properties | [`fabrics`], [`controller`] |
+//! | Connect, properties | [`fabrics`], [`controller`], [`claims`] |
 //! | discovery | [`discovery`] |
 //! | what exists: ports, subsystems, namespaces | [`target`], [`subsystem`], [`namespace`] |
 //! | what one reactor keeps of it | [`local`] |
@@ -27,6 +27,7 @@
 //! | accepting, placing and ending queue pairs | [`queue_pair`] |
 
 pub mod admin;
+pub mod claims;
 pub mod cli;
 pub mod config;
 pub mod control;

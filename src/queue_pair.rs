@@ -35,6 +35,10 @@ use transports::{
 /// After an accept that failed for want of something (descriptors, memory).
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
+/// How often, and after which time each, it is looked again whether a queue that is connected is free.
+const IN_USE_LOOKS: u32 = 100;
+const IN_USE_PAUSE: Duration = Duration::from_millis(10);
+
 /// A queue pair in service.
 pub struct QueuePair<Q> {
     /// Its transport's side.
@@ -234,7 +238,17 @@ async fn greet<T: Transport>(local: &Rc<Local>, port: &BoundPort, mut connection
         }
     };
     let here = T::PLACED_AT_ACCEPT.then(|| local.reactor.mailbox());
-    match fabrics::connect(&local.target, port, endpoints, &first, here) {
+    let decide = || fabrics::connect(&local.target, port, endpoints, &first, here.clone());
+    let mut decision = decide();
+    // A host that comes back at once may be faster than the end of its old connection.
+    for _ in 0..IN_USE_LOOKS {
+        if !decision.as_ref().is_err_and(|refusal| refusal.in_use) {
+            break;
+        }
+        local.reactor.sleep(IN_USE_PAUSE).await;
+        decision = decide();
+    }
+    match decision {
         Ok(plan) => {
             let mailbox = plan.mailbox.clone();
             let message = Installation::<T> { connection, plan, transport: PhantomData };

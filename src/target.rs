@@ -3,6 +3,7 @@
 //! The target is immutable once it serves, but for the counter of the discovery log. Its other counters are touched when connections come and go, never by commands.
 
 use crate::{
+    claims::Claims,
     config::{self, Config, Limits},
     local,
     namespace::{Namespace, NamespaceError},
@@ -67,6 +68,8 @@ pub struct Target {
     next_reactor: AtomicUsize,
     next_queue_pair: AtomicU64,
     connections: AtomicUsize,
+    /// The queue pairs that controllers have and were granted, within `limits.connections`.
+    pub claims: Arc<Claims>,
     stopping: AtomicBool,
     discovery_generation: AtomicU64,
 }
@@ -98,6 +101,7 @@ impl Target {
             next_reactor: AtomicUsize::new(0),
             next_queue_pair: AtomicU64::new(1),
             connections: AtomicUsize::new(0),
+            claims: Claims::new(config.limits.connections),
             stopping: AtomicBool::new(false),
             discovery_generation: AtomicU64::new(1),
         })
@@ -129,9 +133,12 @@ impl Target {
         self.next_queue_pair.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Takes in a connection, unless there are too many.
+    /// Takes in a connection, unless there are too many. As many as may be queue pairs may be in their handshake besides, so
+    /// that who only knocks is not in the way of a host that was granted its queues; [`Target::claims`] is the limit that
+    /// counts.
     pub fn admit_connection(&self) -> bool {
-        let admitted = self.connections.fetch_add(1, Ordering::Relaxed) < self.limits.connections;
+        let most = self.limits.connections.saturating_mul(2);
+        let admitted = self.connections.fetch_add(1, Ordering::Relaxed) < most;
         if !admitted {
             self.connections.fetch_sub(1, Ordering::Relaxed);
         }

@@ -5,6 +5,7 @@ mod admin;
 mod allocations;
 mod config;
 mod connect;
+mod connect_errors;
 mod copy;
 mod devices;
 mod digests;
