@@ -5,9 +5,10 @@
 use crate::{
     discovery, events, fabrics, features, identify,
     io::Failure,
-    log_page,
+    local, log_page,
     queue_pair::{self, QueuePair},
 };
+use futures::channel::oneshot;
 use nvme::{AdminOpcode, Cid, Completion, DataDirection, Qid, Sqe, Status};
 use reactor::{BufferClass, Data, DataBuffer};
 use std::rc::Rc;
@@ -103,7 +104,7 @@ async fn execute<Q: TransportQueuePair>(
             return Err(Status::KEEP_ALIVE_TIMEOUT_INVALID.dnr().into());
         }
         AdminOpcode::KeepAlive => Completion::OK.into(),
-        AdminOpcode::Abort => abort(pair, sqe).into(),
+        AdminOpcode::Abort => abort(pair, sqe).await?.into(),
         AdminOpcode::Identify if discovery => discovery::identify(pair, sqe)?,
         AdminOpcode::Identify => identify::execute(pair, sqe)?,
         AdminOpcode::GetLogPage if discovery => discovery::log_page(pair, token, sqe)?,
@@ -140,11 +141,30 @@ async fn deliver<Q: TransportQueuePair>(
     Ok((Completion::OK, Data::Arena(buffer)))
 }
 
-/// Abort. What waits for an event is aborted; everything else is executing and ends by itself, and is said to be not aborted
-/// (bit 0 of DW0).
-fn abort<Q: TransportQueuePair>(pair: &QueuePair<Q>, sqe: &Sqe) -> Completion {
+/// Abort. What waits for an event, or for data of its host, is aborted. Everything else executes and ends by itself, and is
+/// said to be not aborted (bit 0 of DW0).
+async fn abort<Q: TransportQueuePair>(pair: &QueuePair<Q>, sqe: &Sqe) -> Result<Completion, Status> {
+    if pair.aborts.get() >= MAX_ABORTS {
+        return Err(Status::ABORT_LIMIT_EXCEEDED);
+    }
     let [sq_low, sq_high, cid_low, cid_high] = sqe.cdw(10).to_le_bytes();
-    let (qid, cid) = (u16::from_le_bytes([sq_low, sq_high]), Cid(u16::from_le_bytes([cid_low, cid_high])));
-    let aborted = Qid(qid).is_admin() && pair.event_requests.abort(cid);
-    Completion::success(u64::from(!aborted))
+    let qid = Qid(u16::from_le_bytes([sq_low, sq_high]));
+    let cid = Cid(u16::from_le_bytes([cid_low, cid_high]));
+    pair.aborts.set(pair.aborts.get() + 1);
+    let aborted =
+        if qid.is_admin() { pair.event_requests.abort(cid) } else { abort_io(pair, qid, cid).await };
+    pair.aborts.set(pair.aborts.get() - 1);
+    Ok(Completion::success(u64::from(!aborted)))
+}
+
+/// Asks the reactor of an I/O queue.
+async fn abort_io<Q: TransportQueuePair>(pair: &QueuePair<Q>, qid: Qid, cid: Cid) -> bool {
+    let Some((id, mailbox)) = pair.controller.find(qid) else { return false };
+    let (answer, answered) = oneshot::channel();
+    mailbox.send(move |_| {
+        // The asker may be gone meanwhile.
+        let _ = answer.send(local::abort(id, cid));
+    });
+    // A reactor that has ended drops the question.
+    answered.await.unwrap_or(false)
 }

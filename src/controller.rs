@@ -330,6 +330,12 @@ impl Controller {
         }
     }
 
+    /// Where a queue lives: its queue pair's number and the door to its reactor.
+    pub fn find(&self, qid: Qid) -> Option<(u64, Mailbox)> {
+        let state = self.state();
+        state.queue_pairs.iter().find(|pair| pair.qid == qid).map(|pair| (pair.id, pair.mailbox.clone()))
+    }
+
     /// How many I/O queue pairs it has.
     pub fn io_queue_pairs(&self) -> usize {
         self.state().queue_pairs.iter().filter(|pair| !pair.qid.is_admin()).count()

@@ -123,6 +123,7 @@ fn data_in<'a, Q: TransportQueuePair>(
         if let Some(data) = data {
             return Ok(data);
         }
+        pair.transport.announce_fetch(token);
         let buffer = pair.local.reactor.buffer(len, BufferClass::Io).await;
         Ok(pair.transport.fetch(token, buffer, len).await?)
     }

@@ -1,6 +1,7 @@
 //! What one reactor keeps: its queue pairs, its queues to the namespaces, its metrics.
 
 use crate::{metrics::ReactorMetrics, namespace::NamespaceTable, subsystem::Subsystem, target::Target};
+use nvme::Cid;
 use reactor::{Reactor, Signal};
 use std::{
     any::{Any, TypeId},
@@ -26,6 +27,8 @@ pub trait Ending {
     fn drain(&self);
     /// Its controller may have events to tell.
     fn events_raised(&self);
+    /// Aborts a command that still waits for its data; whether there was one.
+    fn abort(&self, cid: Cid) -> bool;
 }
 
 /// What one reactor keeps.
@@ -155,6 +158,11 @@ pub fn events_raised(id: u64) {
     if let Some(pair) = queue_pair(id) {
         pair.events_raised();
     }
+}
+
+/// Aborts a command of a queue pair of this thread's reactor, if it still can be.
+pub fn abort(id: u64, cid: Cid) -> bool {
+    queue_pair(id).is_some_and(|pair| pair.abort(cid))
 }
 
 fn queue_pair(id: u64) -> Option<Rc<dyn Ending>> {

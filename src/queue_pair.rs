@@ -15,7 +15,7 @@ use crate::{
     namespace::NamespaceTable,
     target::BoundPort,
 };
-use nvme::{Completion, Cqe, Qid, Sqe, Status};
+use nvme::{Cid, Completion, Cqe, Qid, Sqe, Status};
 use reactor::{Data, Reactor};
 use std::{
     cell::Cell,
@@ -53,6 +53,8 @@ pub struct QueuePair<Q> {
     pub qid: Qid,
     /// Asynchronous Event Requests that wait; only on the admin queue.
     pub event_requests: EventRequests,
+    /// Abort commands that run; only on the admin queue.
+    pub aborts: Cell<u8>,
     id: u64,
     sq_entries: u32,
     sq_head: Cell<u32>,
@@ -143,6 +145,10 @@ impl<Q: TransportQueuePair> Ending for QueuePair<Q> {
 
     fn events_raised(&self) {
         self.event_requests.notify();
+    }
+
+    fn abort(&self, cid: Cid) -> bool {
+        self.transport.abort(cid)
     }
 }
 
@@ -323,6 +329,7 @@ fn serve<Q: TransportQueuePair>(
         namespaces,
         qid,
         event_requests: EventRequests::default(),
+        aborts: Cell::new(0),
         id: plan.id,
         sq_entries: plan.sq_entries,
         // Connect has taken the first entry.

@@ -1,6 +1,7 @@
 //! The behaviour tests of weft: one binary, one module for each topic. Every test starts its own target process on
 //! ports of its own and talks to it through [`host`], which shares no code with weft.
 
+mod abort;
 mod admin;
 mod allocations;
 mod config;

@@ -15,7 +15,7 @@
 
 #![deny(unsafe_code)]
 
-use nvme::{Cqe, Qid, Sqe, Status};
+use nvme::{Cid, Cqe, Qid, Sqe, Status};
 use reactor::{BufferClass, Data, DataBuffer, Reactor};
 use std::{fmt, future::Future, io, net::SocketAddr, rc::Rc, time::Duration};
 
@@ -343,6 +343,17 @@ pub trait QueuePair: Clone + 'static {
         into: DataBuffer,
         len: usize,
     ) -> impl Future<Output = Result<DataBuffer, FetchError>>;
+    /// Says that a command's data will be fetched as soon as there is a buffer for it: until it has come, [`Self::abort`] finds
+    /// the command.
+    fn announce_fetch(&self, token: &Self::Token) {
+        let _ = token;
+    }
+    /// Aborts a command that waits for data from its host: it is not executed, and its fetch fails as soon as its data phase
+    /// is over. False for every other command: it ends by itself.
+    fn abort(&self, cid: Cid) -> bool {
+        let _ = cid;
+        false
+    }
     /// Answers a command.
     fn respond(
         &self,

@@ -35,6 +35,8 @@ pub struct Token {
 pub(super) enum Fetch {
     /// None asked for.
     Idle,
+    /// To be asked for once there is a buffer; or not at all, when it was aborted.
+    Announced { cid: Cid, aborted: bool },
     /// Asked for with R2T.
     Active {
         cid: Cid,
@@ -44,8 +46,8 @@ pub(super) enum Fetch {
         received: usize,
         /// When the host last sent some of it.
         since: Instant,
-        /// A data digest did not match; the rest is still taken.
-        failed: bool,
+        /// A data digest did not match, or the command was aborted; the rest is still taken.
+        failed: Option<Status>,
     },
     /// Complete.
     Done(Result<DataBuffer, Status>),
@@ -287,13 +289,20 @@ impl QueuePair for TcpQueuePair {
     async fn fetch(&self, token: &mut Token, into: DataBuffer, len: usize) -> Result<DataBuffer, FetchError> {
         let inner = &self.0;
         send::wait_for_room(inner, 0).await.map_err(|Disconnected| FetchError::Disconnected)?;
+        if matches!(
+            inner.slots.borrow().all[token.slot as usize].fetch,
+            Fetch::Announced { aborted: true, .. }
+        ) {
+            inner.slots.borrow_mut().all[token.slot as usize].fetch = Fetch::Idle;
+            return Err(FetchError::Status(Status::ABORT_REQUESTED));
+        }
         inner.slots.borrow_mut().all[token.slot as usize].fetch = Fetch::Active {
             cid: token.cid,
             buffer: Some(into),
             total: len,
             received: 0,
             since: inner.reactor.now(),
-            failed: false,
+            failed: None,
         };
         send::push_r2t(inner, token.cid, token.slot, len);
         poll_fn(|cx| {
@@ -313,6 +322,30 @@ impl QueuePair for TcpQueuePair {
             Poll::Pending
         })
         .await
+    }
+
+    fn announce_fetch(&self, token: &Token) {
+        let announced = Fetch::Announced { cid: token.cid, aborted: false };
+        self.0.slots.borrow_mut().all[token.slot as usize].fetch = announced;
+    }
+
+    fn abort(&self, cid: Cid) -> bool {
+        let mut slots = self.0.slots.borrow_mut();
+        for slot in &mut slots.all {
+            match &mut slot.fetch {
+                Fetch::Announced { cid: waiting, aborted } if *waiting == cid => {
+                    *aborted = true;
+                    return true;
+                }
+                // The host was asked and will send: the command ends when it has.
+                Fetch::Active { cid: waiting, failed, .. } if *waiting == cid => {
+                    *failed = Some(Status::ABORT_REQUESTED);
+                    return true;
+                }
+                _ => {}
+            }
+        }
+        false
     }
 
     fn respond(&self, token: Token, cqe: Cqe, data: Data) -> impl Future<Output = Result<(), Disconnected>> {

@@ -297,7 +297,9 @@ impl Receiver<'_> {
         let Fetch::Active { buffer, total, received, failed, since, .. } = &mut state.fetch else { return };
         *since = self.inner.reactor.now();
         *received += len;
-        *failed |= !intact;
+        if !intact && failed.is_none() {
+            *failed = Some(Status::TRANSIENT_TRANSPORT_ERROR);
+        }
         if received < total {
             *buffer = Some(back);
             return;
@@ -305,7 +307,7 @@ impl Receiver<'_> {
         let (total, failed) = (*total, *failed);
         let mut back = back;
         back.set_len(total);
-        Inner::fetched(state, if failed { Err(Status::TRANSIENT_TRANSPORT_ERROR) } else { Ok(back) });
+        Inner::fetched(state, failed.map_or(Ok(back), Err));
     }
 
     /// The header that C2HTermReq shows to the host.
