@@ -7,8 +7,8 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 
-use crate::config::Config;
-use crate::logging::{self, Format};
+use crate::config::{Config, Format};
+use crate::logging;
 
 /// The arguments of the `weft` program.
 #[derive(Clone, Debug, PartialEq, Eq, Parser)]
@@ -38,6 +38,11 @@ pub enum Command {
     ///
     /// For each namespace: what it is, who uses it, and what weft would make of it as backend "passthrough".
     Drives,
+    /// Turn weft's TOML into JSON for nvmetcli, or the other way round
+    ///
+    /// Reads either, told apart by what is in it, and writes the other one (or what --to says). What the file asks for
+    /// and weft cannot do, and what the other format cannot say, is listed on standard error.
+    Convert(ConvertArgs),
 }
 
 /// `weft serve`
@@ -57,7 +62,7 @@ pub struct ServeArgs {
     pub log: Option<String>,
     /// How log lines on standard error look
     #[arg(long, value_name = "FORMAT", value_enum, default_value_t)]
-    pub log_format: Format,
+    pub log_format: logging::Format,
     /// How many reactors to run instead of one for each CPU this process may use
     #[arg(short, long, value_name = "N")]
     pub reactors: Option<NonZeroUsize>,
@@ -73,6 +78,26 @@ pub struct CheckArgs {
     #[arg(short, long, value_name = "FILE")]
     pub config: PathBuf,
     /// Refuse a file that asks for something weft cannot do yet
+    #[arg(long)]
+    pub strict: bool,
+}
+
+/// `weft convert`
+#[derive(Clone, Debug, PartialEq, Eq, Args)]
+pub struct ConvertArgs {
+    /// The file to read
+    #[arg(value_name = "IN")]
+    pub input: PathBuf,
+    /// What to write; without it the format that IN does not have
+    #[arg(long, value_name = "FORMAT", value_enum)]
+    pub to: Option<Format>,
+    /// Write this file, which must not exist, instead of standard output
+    #[arg(short, long, value_name = "FILE")]
+    pub output: Option<PathBuf>,
+    /// Write FILE even where there is one already
+    #[arg(long, requires = "output")]
+    pub force: bool,
+    /// Write nothing unless everything in IN is kept
     #[arg(long)]
     pub strict: bool,
 }
@@ -134,7 +159,7 @@ mod tests {
         let all = ["weft", "serve"].iter().chain(arguments);
         match Cli::try_parse_from(all).unwrap().command {
             Command::Serve(arguments) => arguments,
-            Command::Check(_) | Command::Drives => unreachable!(),
+            Command::Check(_) | Command::Convert(_) | Command::Drives => unreachable!(),
         }
     }
 
@@ -150,7 +175,7 @@ mod tests {
         arguments.apply(&mut config).unwrap();
         assert_eq!(config, Config::default_target());
         assert_eq!(arguments.log_filter(&config), "info");
-        assert_eq!(arguments.log_format, Format::Text);
+        assert_eq!(arguments.log_format, logging::Format::Text);
     }
 
     #[test]
@@ -175,7 +200,7 @@ mod tests {
         assert_eq!(config.metrics.address, "127.0.0.1:1".parse().unwrap());
         assert_eq!(config.reactors.count, NonZeroUsize::new(3));
         assert_eq!(config.log.as_deref(), Some("debug"));
-        assert_eq!(arguments.log_format, Format::Json);
+        assert_eq!(arguments.log_format, logging::Format::Json);
     }
 
     #[test]
@@ -195,6 +220,10 @@ mod tests {
         assert_eq!(kind(&["weft"]), ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand);
         assert_eq!(kind(&["weft", "--version"]), ErrorKind::DisplayVersion);
         assert_eq!(kind(&["weft", "check"]), ErrorKind::MissingRequiredArgument);
+        assert_eq!(kind(&["weft", "convert"]), ErrorKind::MissingRequiredArgument);
+        assert_eq!(kind(&["weft", "convert", "x", "--to", "yaml"]), ErrorKind::InvalidValue);
+        assert_eq!(kind(&["weft", "convert", "x", "--force"]), ErrorKind::MissingRequiredArgument);
+        assert_eq!(kind(&["weft", "serve", "--strict"]), ErrorKind::MissingRequiredArgument);
         assert_eq!(kind(&["weft", "serve", "--listen", "localhost"]), ErrorKind::ValueValidation);
         assert_eq!(kind(&["weft", "serve", "--reactors", "0"]), ErrorKind::ValueValidation);
         assert_eq!(kind(&["weft", "serve", "--log-format", "xml"]), ErrorKind::InvalidValue);

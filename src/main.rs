@@ -1,15 +1,16 @@
-//! The `weft` program: `weft serve`, `weft check` and `weft drives`.
+//! The `weft` program: `weft serve`, `weft check`, `weft convert` and `weft drives`.
 
 use anyhow::{Context, Result, bail};
 use clap::Parser;
 use std::{
+    fs::{self, File},
     io::{self, Write as _},
     path::Path,
     process::ExitCode,
 };
 use weft::{
-    cli::{CheckArgs, Cli, Command, ServeArgs},
-    config::{AllowedHosts, Config, Loaded},
+    cli::{CheckArgs, Cli, Command, ConvertArgs, ServeArgs},
+    config::{AllowedHosts, Config, Format, Loaded},
     control,
     daemon::Daemon,
     drives, logging,
@@ -24,6 +25,7 @@ fn main() -> ExitCode {
         Command::Serve(arguments) => serve(&arguments),
         Command::Check(arguments) => check(&arguments),
         Command::Drives => list_drives(),
+        Command::Convert(arguments) => convert(&arguments),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
@@ -52,6 +54,48 @@ fn check(arguments: &CheckArgs) -> Result<()> {
         loaded.config.subsystems.len(),
     );
     Ok(())
+}
+
+fn convert(arguments: &ConvertArgs) -> Result<()> {
+    let mut loaded = load(&arguments.input, arguments.strict)?;
+    loaded.config.make_paths_absolute().context("the current directory is not known")?;
+    let to = arguments.to.unwrap_or(match loaded.format {
+        Format::Toml => Format::Json,
+        Format::Json => Format::Toml,
+    });
+    let (text, lost) = match to {
+        Format::Toml => (loaded.config.to_toml(), Vec::new()),
+        Format::Json => loaded.config.to_json(),
+    };
+    lost.iter().for_each(|lost| eprintln!("lost: {lost}"));
+    if arguments.strict && !lost.is_empty() {
+        bail!("{} thing(s) of {} would get lost (--strict)", lost.len(), arguments.input.display());
+    }
+    match &arguments.output {
+        None => io::stdout().write_all(text.as_bytes()).context("cannot write to standard output"),
+        Some(path) if arguments.force => replace(path, &text),
+        Some(path) => {
+            let file = File::options().write(true).create_new(true).open(path);
+            let written = file.and_then(|mut file| file.write_all(text.as_bytes()));
+            written.with_context(|| format!("cannot write {} (--force writes over a file)", path.display()))
+        }
+    }
+}
+
+/// Puts a new file in the place of an old one; whatever happens, one of them is there whole.
+fn replace(path: &Path, text: &str) -> Result<()> {
+    let mut name = path.file_name().unwrap_or_default().to_owned();
+    name.push(format!(".{}.new", std::process::id()));
+    let new = path.with_file_name(name);
+    let written = File::create(&new).and_then(|mut file| {
+        file.write_all(text.as_bytes())?;
+        file.sync_all()?;
+        fs::rename(&new, path)
+    });
+    if written.is_err() {
+        let _ = fs::remove_file(&new);
+    }
+    written.with_context(|| format!("cannot write {}", path.display()))
 }
 
 /// Reads a configuration file and says everything there is to say about it.

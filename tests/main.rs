@@ -7,6 +7,7 @@ mod allocations;
 mod config;
 mod connect;
 mod connect_errors;
+mod convert;
 mod copy;
 mod devices;
 mod digests;

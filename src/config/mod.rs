@@ -34,11 +34,14 @@ mod subsystem;
 #[cfg(test)]
 mod tests;
 mod value;
+mod write_json;
+mod write_toml;
 
 use std::fs::File;
-use std::io::Read;
+use std::io::{self, Read};
 use std::path::Path;
 
+use clap::ValueEnum;
 pub use model::{
     AllowedHosts, AnaGroup, AnaState, Config, DEFAULT_LBA_SIZE, Limits, MAX_ANA_GROUP, MAX_NSID, Metrics,
     Namespace, NamespaceBackend, Port, Reactors, Subsystem, TransportKind,
@@ -49,7 +52,7 @@ pub use report::{ConfigError, Diagnostic, Severity};
 const LARGEST_FILE: u64 = 8 << 20;
 
 /// What a configuration file is written in.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Format {
     /// weft's own TOML.
     Toml,
@@ -106,6 +109,35 @@ impl Config {
     /// The text has mistakes; the error lists all of them.
     pub fn parse(source: &str, file: &str) -> Result<Loaded, ConfigError> {
         read(source, file, Path::new(""))
+    }
+}
+
+impl Config {
+    /// The configuration as a file in TOML. Read back, it is the same.
+    #[must_use]
+    pub fn to_toml(&self) -> String {
+        write_toml::write(self)
+    }
+
+    /// The configuration as a file for nvmetcli, and what that cannot say, a line each. Read back, it is the same
+    /// when there is no such line.
+    #[must_use]
+    pub fn to_json(&self) -> (String, Vec<String>) {
+        write_json::write(self)
+    }
+
+    /// Makes every path independent of the directory that this process is in.
+    ///
+    /// # Errors
+    ///
+    /// The directory cannot be told.
+    pub fn make_paths_absolute(&mut self) -> io::Result<()> {
+        for namespace in self.subsystems.iter_mut().flat_map(|subsystem| &mut subsystem.namespaces) {
+            if let NamespaceBackend::File { path, .. } = &mut namespace.backend {
+                *path = std::path::absolute(&*path)?;
+            }
+        }
+        Ok(())
     }
 }
 

@@ -9,6 +9,7 @@ use std::time::Duration;
 use super::*;
 
 mod nvmetcli;
+mod round_trip;
 mod sections;
 
 const PORT: &str = "[[port]]\nid = 1\ntransport = \"tcp\"\naddress = \"127.0.0.1:4420\"\n";

@@ -6,7 +6,7 @@ const HOST: &str = "nqn.2026-12.com.example:host";
 const NQN: &str = "nqn.2026-12.com.example:one";
 
 /// A file of tests/data.
-fn data(name: &str) -> String {
+pub(super) fn data(name: &str) -> String {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data").join(name);
     fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
