@@ -19,8 +19,18 @@ use super::report::{ConfigError, Report};
 use super::{Format, Loaded, json};
 use common::Common;
 
-/// What the file says of hosts: whether a name has a key and must authenticate.
-type Hosts = BTreeMap<String, bool>;
+/// What the file says of hosts, by name.
+type Hosts = BTreeMap<String, Host>;
+
+/// What the file says of a host.
+struct Host {
+    /// It has a key and must authenticate.
+    keyed: bool,
+    /// A subsystem lists it.
+    listed: bool,
+    at: usize,
+    path: String,
+}
 
 /// Reads and checks the document; relative paths in it start at `directory`.
 pub(super) fn read(source: &str, file: &str, directory: &Path) -> Result<Loaded, ConfigError> {
@@ -35,7 +45,7 @@ pub(super) fn read(source: &str, file: &str, directory: &Path) -> Result<Loaded,
 fn walk(root: Object<'_>, report: &Report<'_>, directory: &Path) -> Config {
     let metrics = Metrics::default();
     let mut limits = Common::default();
-    let hosts = read_hosts(&root);
+    let mut hosts = read_hosts(&root);
     let mut known_ports = KnownPorts::new(report, metrics.address);
     let ports: Vec<_> = root
         .children("ports")
@@ -46,7 +56,7 @@ fn walk(root: Object<'_>, report: &Report<'_>, directory: &Path) -> Config {
     let mut subsystems: Vec<_> = root
         .children("subsystems")
         .into_iter()
-        .filter_map(|object| subsystem::read(object, &hosts, &mut known, &mut limits))
+        .filter_map(|object| subsystem::read(object, &mut hosts, &mut known, &mut limits))
         .collect();
     let by_name: BTreeMap<_, _> =
         subsystems.iter().enumerate().map(|(index, read)| (read.nqn.clone(), index)).collect();
@@ -60,6 +70,10 @@ fn walk(root: Object<'_>, report: &Report<'_>, directory: &Path) -> Config {
         }
     }
     root.finish();
+    for (name, host) in hosts.iter().filter(|(_, host)| !host.listed) {
+        let message = format!("no subsystem lists {:?}: it is left out", json::shorten(name));
+        report.warning(host.at, host.path.as_str(), message);
+    }
     if ports.iter().all(|port| port.port.is_none()) {
         report.warning(0, "ports", "there is no port that weft serves: no host can connect");
     }
@@ -111,10 +125,11 @@ fn read_hosts(root: &Object<'_>) -> Hosts {
             dhchap.finish();
             keys.contains(&true)
         });
-        object.finish();
         if let Some(name) = name {
-            *hosts.entry(name.value.into_owned()).or_default() |= keyed;
+            let host = Host { keyed: false, listed: false, at: name.at, path: object.path("nqn") };
+            hosts.entry(name.value.into_owned()).or_insert(host).keyed |= keyed;
         }
+        object.finish();
     }
     hosts
 }

@@ -126,6 +126,10 @@ fn read_address(
     id: u16,
     known: &mut KnownPorts<'_>,
 ) -> Option<Option<(TransportKind, SocketAddr)>> {
+    if let Some(unset) = addr.text("trtype").filter(|transport| transport.value.trim().is_empty()) {
+        addr.warning(unset.at, "trtype", format!("names no transport: port {id} is left out"));
+        return Some(None);
+    }
     let transport = addr.choice("trtype", &TRANSPORTS);
     let transport = addr.require("trtype", transport, "\"tcp\" or \"rdma\"")?;
     let kind = match transport.value {

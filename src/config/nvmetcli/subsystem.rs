@@ -37,7 +37,7 @@ pub(super) struct ReadSubsystem {
 /// Reads one subsystem; `None` when it has no name.
 pub(super) fn read(
     object: Object<'_>,
-    hosts: &Hosts,
+    hosts: &mut Hosts,
     known: &mut Known<'_>,
     limits: &mut Common,
 ) -> Option<ReadSubsystem> {
@@ -150,7 +150,7 @@ fn read_field(attr: &Object<'_>, key: &'static str, longest: usize) -> Option<St
 fn read_hosts(
     object: &Object<'_>,
     any_host: Option<Located<bool>>,
-    hosts: &Hosts,
+    hosts: &mut Hosts,
     shown: &str,
 ) -> AllowedHosts {
     let listed = object.texts("allowed_hosts");
@@ -166,7 +166,12 @@ fn read_hosts(
     }
     let mut nqns: Vec<Nqn> = Vec::new();
     for host in listed {
-        if hosts.get(&*host.value).copied().unwrap_or_default() {
+        let declared = hosts.get_mut(&*host.value);
+        let keyed = declared.is_some_and(|declared| {
+            declared.listed = true;
+            declared.keyed
+        });
+        if keyed {
             let message = format!(
                 "authentication: {:?} has a key and must prove it; it is left out and cannot connect to {}",
                 shorten(&host.value),

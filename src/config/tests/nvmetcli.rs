@@ -138,6 +138,25 @@ fn transports_weft_does_not_have_are_left_out() {
         assert!(remarks.iter().any(|remark| remark.contains("port 1 is left out")), "{remarks:?}");
     }
     assert_eq!(loaded(&data("rdma.json")).0.ports[0].transport, TransportKind::Rdma);
+    // A port that nobody has set up yet.
+    let unset = r#"{"trtype":"","adrfam":"","traddr":"","trsvcid":"","treq":"not specified","tsas":""}"#;
+    let (config, remarks) = loaded(&format!(r#"{{"ports":[{{"portid":1,"addr":{unset}}}]}}"#));
+    assert_eq!(config.ports, []);
+    assert_eq!(
+        unplaced(&remarks)[1..],
+        ["warning: ports[0].addr.trtype: names no transport: port 1 is left out"]
+    );
+}
+
+#[test]
+fn hosts_that_nothing_lists_are_named() {
+    let text = one("\"allow_any_host\":1", "", "")
+        .replace("\"hosts\":[]", &format!("\"hosts\":[{{\"nqn\":\"{HOST}\"}}]"));
+    let (_, remarks) = loaded(&text);
+    assert_eq!(
+        unplaced(&remarks),
+        [format!("warning: hosts[0].nqn: no subsystem lists {HOST:?}: it is left out")]
+    );
 }
 
 #[test]
