@@ -9,6 +9,7 @@ use crate::{
 use nvme::{ControllerId, Nqn, Nsid, features::AsyncEvent};
 use std::{
     collections::BTreeMap,
+    ops::RangeInclusive,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
@@ -39,6 +40,8 @@ pub struct Subsystem {
     pub hosts: AllowedHosts,
     /// Ports that offer it, by identifier.
     pub ports: Vec<u16>,
+    /// The identifiers its controllers get.
+    pub controller_ids: RangeInclusive<u16>,
     /// By ascending NSID.
     pub namespaces: Vec<Arc<Namespace>>,
     /// What happened to it and its controllers.
@@ -64,6 +67,8 @@ pub struct NewSubsystem {
     pub model: String,
     /// The firmware revision (FR).
     pub firmware: String,
+    /// The identifiers its controllers get.
+    pub controller_ids: RangeInclusive<u16>,
     /// Who may connect.
     pub hosts: AllowedHosts,
     /// Ports that offer it.
@@ -83,6 +88,7 @@ impl Subsystem {
             nqn: new.nqn,
             serial: new.serial,
             model: new.model,
+            controller_ids: new.controller_ids,
             hosts: new.hosts,
             ports: new.ports,
             namespaces,
@@ -111,15 +117,15 @@ impl Subsystem {
         self.namespaces.iter().any(|n| n.geometry().volatile_write_cache)
     }
 
-    /// Makes a controller under the next free identifier. Identifiers are not reused soon, so that a host that comes back
+    /// Makes a controller under the next free identifier of its range. Identifiers are not reused soon, so that a host that comes back
     /// cannot mistake a new controller for its old one.
     pub fn create_controller(self: &Arc<Self>, new: NewController) -> Option<Arc<Controller>> {
         let mut controllers = self.controllers();
-        let max = ControllerId::MAX_USABLE.0;
-        let after = controllers.last;
-        let id = (after..max)
-            .chain(0..after)
-            .map(|id| ControllerId(id + 1))
+        let (first, last) = (*self.controller_ids.start(), *self.controller_ids.end());
+        let next = controllers.last.saturating_add(1).max(first);
+        let id = (next..=last)
+            .chain(first..next)
+            .map(ControllerId)
             .find(|id| !controllers.live.contains_key(id))?;
         controllers.last = id.0;
         let controller = Arc::new(Controller::new(id, self.clone(), new));

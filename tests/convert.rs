@@ -48,7 +48,7 @@ fn saved(directory: &TempDir) -> PathBuf {
     "trsvcid": "4420", "trtype": "tcp"}}, "param": {{"inline_data_size": "16384"}}, "referrals": [],
     "ana_groups": [{{"ana": {{"state": "optimized"}}, "grpid": 1}}], "subsystems": ["testnqn"]}}],
   "subsystems": [{{"nqn": "testnqn", "allowed_hosts": ["{HOST_NQN}"], "attr": {{"allow_any_host": "0",
-    "firmware": "6.18.0", "model": "Linux", "serial": "6ec53b8a0a2b4e9d1c7f"}}, "namespaces": [{}]}}]
+    "cntlid_min": "700", "cntlid_max": "701", "firmware": "6.18.0", "model": "Linux", "serial": "6ec53b8a0a2b4e9d1c7f"}}, "namespaces": [{}]}}]
 }}"#,
         namespaces.join(", ")
     );
@@ -65,6 +65,7 @@ fn a_saved_file_serves_as_it_is() {
         host.enable().await?;
         assert_eq!(host.namespaces().await?, [1, 5]);
         let controller = host.identify(0x01, 0).await?;
+        assert_eq!(u16_at(&controller, 78), 700, "CNTLID");
         assert_eq!(&controller[4..24], b"6ec53b8a0a2b4e9d1c7f");
         assert_eq!(&controller[24..64], format!("{:40}", "Linux").as_bytes());
         assert_eq!(&controller[64..72], b"6.18.0  ");
@@ -84,6 +85,13 @@ fn a_saved_file_serves_as_it_is() {
         let written = pattern(1, 8192);
         io.write(5, 0, &written).await?;
         assert!(io.read(5, 0, 8192).await? == written);
+
+        // The range has two controllers, and one that went is there again.
+        let second = Host::connect(&target, "testnqn", Options::host(HOST_NQN)).await?;
+        second.enable().await?;
+        assert_eq!(u16_at(&second.identify(0x01, 0).await?, 78), 701);
+        let third = Host::connect(&target, "testnqn", Options::host(HOST_NQN)).await;
+        assert!(third.is_err(), "a third controller has no identifier left");
         Ok(())
     });
     target.stop();

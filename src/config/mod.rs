@@ -43,8 +43,8 @@ use std::path::Path;
 
 use clap::ValueEnum;
 pub use model::{
-    AllowedHosts, AnaGroup, AnaState, Config, DEFAULT_LBA_SIZE, Limits, MAX_ANA_GROUP, MAX_NSID, Metrics,
-    Namespace, NamespaceBackend, Port, Reactors, Subsystem, TransportKind,
+    ALL_CONTROLLER_IDS, AllowedHosts, AnaGroup, AnaState, Config, DEFAULT_LBA_SIZE, Limits, MAX_ANA_GROUP,
+    MAX_NSID, Metrics, Namespace, NamespaceBackend, Port, Reactors, Subsystem, TransportKind,
 };
 pub use report::{ConfigError, Diagnostic, Severity};
 

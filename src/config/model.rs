@@ -5,10 +5,11 @@
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::num::NonZeroUsize;
+use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use nvme::{Nqn, Uuid};
+use nvme::{ControllerId, Nqn, Uuid};
 
 use super::identity;
 
@@ -23,6 +24,9 @@ pub const MAX_NSID: u32 = 1024;
 pub const MAX_ANA_GROUP: u32 = 128;
 /// The ANA group of a namespace whose configuration names none.
 pub const DEFAULT_ANA_GROUP: u32 = 1;
+
+/// Every identifier a controller can have.
+pub const ALL_CONTROLLER_IDS: RangeInclusive<u16> = 1..=ControllerId::MAX_USABLE.0;
 
 pub(super) const DEFAULT_MODEL: &str = "weft";
 /// The block size of a namespace whose configuration names none (a file's may follow what lies under it).
@@ -143,6 +147,8 @@ pub struct Subsystem {
     pub model: String,
     /// The firmware revision: 1 to 8 printable ASCII characters; `None` is weft's version.
     pub firmware: Option<String>,
+    /// The identifiers its controllers get: other targets that offer the same subsystem need others.
+    pub controller_ids: RangeInclusive<u16>,
     /// Who may connect.
     pub hosts: AllowedHosts,
     /// The ids of the ports that offer it, ascending; each of them exists. Empty only when the file says so.
@@ -350,6 +356,7 @@ impl Config {
                 serial: identity::derived_serial(nqn.as_str()),
                 model: DEFAULT_MODEL.to_owned(),
                 firmware: None,
+                controller_ids: ALL_CONTROLLER_IDS,
                 hosts: AllowedHosts::Any,
                 ports: vec![1],
                 namespaces: vec![Namespace::memory(&nqn, 1, GIB)],

@@ -1,10 +1,12 @@
 //! `[[subsystem]]`: who may connect, through which ports, and to what.
 
+use std::ops::RangeInclusive;
+
 use nvme::Nqn;
 
 use super::checks::Known;
 use super::identity;
-use super::model::{AllowedHosts, DEFAULT_MODEL, Subsystem};
+use super::model::{ALL_CONTROLLER_IDS, AllowedHosts, DEFAULT_MODEL, Subsystem};
 use super::namespace;
 use super::section::{Located, Section};
 use super::value::{self, LONGEST_FIRMWARE, LONGEST_MODEL, LONGEST_SERIAL, Names};
@@ -26,6 +28,7 @@ pub(super) fn read(
     let serial = section.text("serial", "text", |text| value::printable(text, LONGEST_SERIAL));
     let model = section.text("model", "text", |text| value::printable(text, LONGEST_MODEL));
     let firmware = section.text("firmware", "text", |text| value::printable(text, LONGEST_FIRMWARE));
+    let controller_ids = read_controller_ids(&section);
     let hosts = read_hosts(&section, names);
     let ports = read_ports(&section, port_ids);
     let namespaces = section.children("namespace", "subsystem.namespace");
@@ -45,11 +48,28 @@ pub(super) fn read(
         serial: serial.map_or_else(|| identity::derived_serial(nqn.as_str()), |serial| serial.value),
         model: model.map_or_else(|| DEFAULT_MODEL.to_owned(), |model| model.value),
         firmware: firmware.map(|firmware| firmware.value),
+        controller_ids,
         hosts,
         ports,
         namespaces,
         nqn,
     })
+}
+
+/// The first and the last identifier its controllers get.
+fn read_controller_ids(section: &Section<'_>) -> RangeInclusive<u16> {
+    let expected = "two controller identifiers, the first and the last";
+    let Some(list) = section.wholes("controller_ids", expected, ALL_CONTROLLER_IDS) else {
+        return ALL_CONTROLLER_IDS;
+    };
+    let ids: Vec<u16> = list.value.iter().map(|id| id.value).collect();
+    match *ids {
+        [first, last] if first <= last => first..=last,
+        _ => {
+            section.mistake(list.at, "controller_ids", format!("is no range: expected {expected}"));
+            ALL_CONTROLLER_IDS
+        }
+    }
 }
 
 /// `allow_any_host` or `allowed_hosts`. Both together are a contradiction that other targets have resolved

@@ -51,6 +51,7 @@ nqn = "nqn.2026-12.io.weft:one"
 serial = "S1"
 model = "M1"
 firmware = "F1"
+controller_ids = [5, 6]
 allowed_hosts = ["nqn.2014-08.org.nvmexpress:uuid:01234567-89ab-cdef-0123-456789abcdef"]
 ports = [8]
 [[subsystem.namespace]]
@@ -170,7 +171,7 @@ fn every_key_arrives() {
     );
     let [subsystem] = config.subsystems.as_slice() else { panic!("one subsystem") };
     assert_eq!((subsystem.serial.as_str(), subsystem.model.as_str()), ("S1", "M1"));
-    assert_eq!(subsystem.firmware.as_deref(), Some("F1"));
+    assert_eq!((subsystem.firmware.as_deref(), &subsystem.controller_ids), (Some("F1"), &(5..=6)));
     assert_eq!(subsystem.ports, [8]);
     assert!(subsystem.hosts.admits("nqn.2014-08.org.nvmexpress:uuid:01234567-89ab-cdef-0123-456789abcdef"));
     assert!(!subsystem.hosts.admits("nqn.2014-08.org.nvmexpress:uuid:00000000-89ab-cdef-0123-456789abcdef"));

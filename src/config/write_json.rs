@@ -124,6 +124,8 @@ fn write_port(port: &Port, config: &Config) -> Json {
 fn write_subsystem(subsystem: &Subsystem, limits: &Limits, lost: &mut Vec<String>) -> Json {
     let any_host = if subsystem.hosts == AllowedHosts::Any { "1" } else { "0" };
     let mut attr = vec![("allow_any_host", text(any_host))];
+    attr.push(("cntlid_max", text(subsystem.controller_ids.end().to_string())));
+    attr.push(("cntlid_min", text(subsystem.controller_ids.start().to_string())));
     if let Some(firmware) = &subsystem.firmware {
         attr.push(("firmware", text(firmware)));
     }

@@ -5,8 +5,8 @@ use std::fmt::Write as _;
 use std::path::Path;
 
 use super::model::{
-    AllowedHosts, Config, DEFAULT_ANA_GROUP, DEFAULT_MODEL, Limits, Metrics, Namespace, NamespaceBackend,
-    Port, Reactors, Subsystem,
+    ALL_CONTROLLER_IDS, AllowedHosts, Config, DEFAULT_ANA_GROUP, DEFAULT_MODEL, Limits, Metrics, Namespace,
+    NamespaceBackend, Port, Reactors, Subsystem,
 };
 use super::value::{self, Names};
 
@@ -119,6 +119,10 @@ fn write_subsystem(out: &mut Toml, subsystem: &Subsystem, all_ports: &[u16]) {
     }
     if let Some(firmware) = &subsystem.firmware {
         out.text("firmware", firmware);
+    }
+    if subsystem.controller_ids != ALL_CONTROLLER_IDS {
+        let (first, last) = (subsystem.controller_ids.start(), subsystem.controller_ids.end());
+        out.key("controller_ids", format_args!("[{first}, {last}]"));
     }
     match &subsystem.hosts {
         AllowedHosts::Any => out.key("allow_any_host", true),

@@ -1,5 +1,6 @@
 //! `subsystems[]`: attributes, hosts and namespaces of the kernel's target.
 
+use std::ops::RangeInclusive;
 use std::path::PathBuf;
 
 use nvme::Nqn;
@@ -10,7 +11,8 @@ use crate::config::checks::{Known, Taken};
 use crate::config::identity;
 use crate::config::json::shorten;
 use crate::config::model::{
-    AllowedHosts, DEFAULT_ANA_GROUP, MAX_ANA_GROUP, MAX_NSID, Namespace, NamespaceBackend, Subsystem,
+    ALL_CONTROLLER_IDS, AllowedHosts, DEFAULT_ANA_GROUP, MAX_ANA_GROUP, MAX_NSID, Namespace,
+    NamespaceBackend, Subsystem,
 };
 use crate::config::object::Object;
 use crate::config::section::Located;
@@ -18,9 +20,6 @@ use crate::config::value::{self, LONGEST_FIRMWARE, LONGEST_MODEL, LONGEST_SERIAL
 
 /// The model number the kernel's target reports when nobody set one; files of older kernels do not have it.
 const KERNEL_MODEL: &str = "Linux";
-
-/// The controller identifiers the kernel hands out when nobody narrowed them.
-const ALL_CONTROLLER_IDS: (u16, u16) = (1, 0xffef);
 
 /// Versions of NVMe the kernel's target reports when nobody chose one. weft reports its own.
 const KERNEL_VERSIONS: [&str; 5] = ["1.2.1", "1.3", "1.3.0", "2.1", "2.1.0"];
@@ -55,9 +54,8 @@ pub(super) fn read(
         }
     }
     let shown = nqn.as_ref().map_or_else(String::new, |nqn| nqn.value.to_string());
-    let attr = object.child("attr").map(|attr| read_attr(attr, limits));
-    let (any_host, serial, model, firmware) = attr.unwrap_or_default();
-    let hosts = read_hosts(&object, any_host, hosts, &shown);
+    let attr = object.child("attr").map(|attr| read_attr(attr, limits)).unwrap_or_default();
+    let hosts = read_hosts(&object, attr.any_host, hosts, &shown);
     let passthrough = read_passthrough(&object);
     let mut taken = Taken::default();
     let namespaces: Vec<_> = object
@@ -70,9 +68,10 @@ pub(super) fn read(
 
     let nqn = nqn?.value;
     let subsystem = (!passthrough).then(|| Subsystem {
-        serial: serial.unwrap_or_else(|| identity::derived_serial(nqn.as_str())),
-        model: model.unwrap_or_else(|| KERNEL_MODEL.to_owned()),
-        firmware,
+        serial: attr.serial.unwrap_or_else(|| identity::derived_serial(nqn.as_str())),
+        model: attr.model.unwrap_or_else(|| KERNEL_MODEL.to_owned()),
+        firmware: attr.firmware,
+        controller_ids: attr.controller_ids.unwrap_or(ALL_CONTROLLER_IDS),
         hosts,
         ports: Vec::new(),
         namespaces,
@@ -81,27 +80,25 @@ pub(super) fn read(
     Some(ReadSubsystem { nqn: shown, subsystem, at, path })
 }
 
-/// `allow_any_host`, serial number, model number and firmware revision.
-type Attr = (Option<Located<bool>>, Option<String>, Option<String>, Option<String>);
+/// What `attr` says.
+#[derive(Default)]
+struct Attr {
+    any_host: Option<Located<bool>>,
+    serial: Option<String>,
+    model: Option<String>,
+    firmware: Option<String>,
+    controller_ids: Option<RangeInclusive<u16>>,
+}
 
 fn read_attr(attr: Object<'_>, limits: &mut Common) -> Attr {
-    let any_host = attr.flag("allow_any_host");
-    let serial = read_field(&attr, "serial", LONGEST_SERIAL);
-    let model = read_field(&attr, "model", LONGEST_MODEL);
-    let firmware = read_field(&attr, "firmware", LONGEST_FIRMWARE);
+    let read = Attr {
+        any_host: attr.flag("allow_any_host"),
+        serial: read_field(&attr, "serial", LONGEST_SERIAL),
+        model: read_field(&attr, "model", LONGEST_MODEL),
+        firmware: read_field(&attr, "firmware", LONGEST_FIRMWARE),
+        controller_ids: read_controller_ids(&attr),
+    };
     limits.io_queues(&attr);
-    let (least, most) = ALL_CONTROLLER_IDS;
-    let first = attr.whole("cntlid_min", 0..=u16::MAX);
-    let last = attr.whole("cntlid_max", 0..=u16::MAX);
-    for (key, found, all) in [("cntlid_min", first, least), ("cntlid_max", last, most)] {
-        if let Some(found) = found
-            && found.value != all
-        {
-            let message =
-                "ranges of controller IDs: ignored; two targets of one subsystem may hand out the same";
-            attr.unsupported(found.at, key, message);
-        }
-    }
     if let Some(version) = attr.text("version")
         && !KERNEL_VERSIONS.contains(&version.value.trim())
     {
@@ -118,7 +115,20 @@ fn read_attr(attr: Object<'_>, limits: &mut Common) -> Attr {
         attr.unsupported(flag.at, "pi_enable", "protection information: ignored");
     }
     attr.finish();
-    (any_host, serial, model, firmware)
+    read
+}
+
+/// The controller identifiers to hand out. The kernel lets each end be anything from 1 to FFEFh.
+fn read_controller_ids(attr: &Object<'_>) -> Option<RangeInclusive<u16>> {
+    let first = attr.whole("cntlid_min", ALL_CONTROLLER_IDS);
+    let last = attr.whole("cntlid_max", ALL_CONTROLLER_IDS);
+    let (least, most) = (*ALL_CONTROLLER_IDS.start(), *ALL_CONTROLLER_IDS.end());
+    let range = first.map_or(least, |first| first.value)..=last.map_or(most, |last| last.value);
+    if let Some(at) = last.or(first).filter(|_| range.is_empty()).map(|end| end.at) {
+        let message = format!("{} is less than cntlid_min, {}", range.end(), range.start());
+        attr.mistake(at, "cntlid_max", message);
+    }
+    Some(range)
 }
 
 /// A text of Identify Controller: printable ASCII, cut at the size of its field, without blanks around it (they are

@@ -254,7 +254,6 @@ fn everything_weft_cannot_do_is_said_item_by_item() {
             "ports[0].param.max_queue_size",
             "ports[0].param.mdts",
             "ports[0].param.pi_enable",
-            "subsystems[0].attr.cntlid_max",
             "subsystems[0].attr.ieee_oui",
             "subsystems[0].attr.pi_enable",
             "subsystems[0].attr.version",
@@ -265,6 +264,12 @@ fn everything_weft_cannot_do_is_said_item_by_item() {
     );
     let limits = &config.limits;
     assert_eq!((limits.in_capsule_bytes, limits.queue_depth, limits.io_queues), (4096, 1024, 1024));
+    assert_eq!(config.subsystems[0].controller_ids, 1..=1000);
+    let said = wrong(&one("\"cntlid_min\":10,\"cntlid_max\":\"9\"", "", ""));
+    assert!(
+        said.iter().any(|line| line.ends_with("attr.cntlid_max: 9 is less than cntlid_min, 10")),
+        "{said:?}"
+    );
 
     let passthru = r#""nqn":"x","passthru":{"enable":1,"device":{"path":"/dev/nvme0"}},"#;
     let text = one("", "", "").replacen(&format!(r#""nqn":"{NQN}","#), &passthru.replace('x', NQN), 1);

@@ -81,13 +81,17 @@ fn subsystem() -> impl Strategy<Value = Subsystem> {
         Just(AllowedHosts::Any),
         btree_set(any_name(), 0..4).prop_map(|hosts| AllowedHosts::Listed(hosts.into_iter().collect())),
     ];
+    let controller_ids =
+        (ALL_CONTROLLER_IDS, ALL_CONTROLLER_IDS).prop_map(|(one, two)| one.min(two)..=one.max(two));
+    let controller_ids = prop_oneof![Just(ALL_CONTROLLER_IDS), controller_ids];
     let texts = (field(20), prop_oneof![Just("weft".to_owned()), field(40)], option::of(field(8)));
-    (texts, hosts, any::<u8>(), btree_map(1..=MAX_NSID, namespace(), 0..4)).prop_map(
-        |((serial, model, firmware), hosts, ports, namespaces)| Subsystem {
+    (texts, controller_ids, hosts, any::<u8>(), btree_map(1..=MAX_NSID, namespace(), 0..4)).prop_map(
+        |((serial, model, firmware), controller_ids, hosts, ports, namespaces)| Subsystem {
             nqn: Nqn::discovery(),
             serial,
             model,
             firmware,
+            controller_ids,
             hosts,
             // Which of the ports, as bits.
             ports: (0..8).filter(|bit| ports >> bit & 1 == 1).collect(),

@@ -356,3 +356,18 @@ fn one_file_by_two_names_is_a_warning() {
         )]
     );
 }
+
+#[test]
+fn ranges_of_controller_identifiers() {
+    for wrong in ["[1]", "[2, 1]", "[1, 2, 3]", "[]"] {
+        let said = subsystem_mistakes(&format!("controller_ids = {wrong}\n{NAMESPACE}"));
+        let expected = "2:18: subsystem.controller_ids: is no range: expected two controller identifiers, the first and the last";
+        assert!(said.iter().any(|line| line == expected), "{wrong}: {said:?}");
+    }
+    let said = subsystem_mistakes(&format!("controller_ids = [0, 65520]\n{NAMESPACE}"));
+    assert_eq!(
+        said.iter().filter(|line| line.contains("expected an integer from 1 to 65519")).count(),
+        2,
+        "{said:?}"
+    );
+}
