@@ -181,6 +181,7 @@ fn files_that_are_no_configuration_are_one_error() {
         ("cut off", b"{\"hosts\": [".to_vec(), "1:12: the file ends before the ']'"),
         ("a key twice", b"{\"ports\": [],\n \"ports\": []}".to_vec(), "2:2: ports: duplicate key"),
         ("deep", deep.into_bytes(), "nested more than 64 levels deep"),
+        ("deep TOML", format!("x = {}", "[".repeat(50_000)).into_bytes(), "config.json:1:"),
         ("huge", vec![b' '; 9 << 20], "it is larger than 8 MiB"),
     ] {
         let path = directory.join("config.json");

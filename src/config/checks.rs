@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use nvme::{Nqn, Uuid};
 
+use super::json::printable;
 use super::model::TransportKind;
 use super::report::Report;
 use super::section::Located;
@@ -52,7 +53,8 @@ impl<'a> Known<'a> {
     pub(super) fn check_nqn(&mut self, nqn: &Located<Nqn>, key: String) {
         if let Some(first) = earlier(&mut self.nqns, nqn.value.clone(), nqn.at) {
             let line = self.report.line(first);
-            let message = format!("{} is taken by line {line}: expected a different NQN", nqn.value);
+            let name = printable(nqn.value.as_str());
+            let message = format!("{name} is taken by line {line}: expected a different NQN");
             self.report.mistake(nqn.at, key, message);
         }
     }

@@ -27,8 +27,10 @@ const TRANSFERS_PER_ARENA: u64 = 4;
 pub(super) fn read(source: &str, file: &str, directory: &Path) -> Result<Loaded, ConfigError> {
     let report = Report::new(source);
     let (table, errors) = DeTable::parse_recoverable(source);
-    for error in &errors {
-        report.syntax(error);
+    // Too deep, it is broken off there, and what else is said comes of that.
+    match errors.iter().find(|error| error.message().contains("recurs")) {
+        Some(error) => report.broken(error.span().map_or(0, |span| span.start), "is nested too deep"),
+        None => errors.iter().for_each(|error| report.syntax(error)),
     }
     let config = walk(Section::root(&report, table.get_ref()), directory);
     report.conclude(file, config, Format::Toml)

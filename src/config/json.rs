@@ -127,7 +127,7 @@ impl<'a> Parser<'a, '_> {
                 let line = self.report.line(first);
                 self.report.mistake(
                     at,
-                    shorten(&name),
+                    printable(&name),
                     format!("duplicate key: it stands on line {line} too"),
                 );
             } else {
@@ -334,6 +334,11 @@ pub(super) fn shorten(text: &str) -> String {
         None => text.to_owned(),
         Some((end, _)) => format!("{}...", &text[..end]),
     }
+}
+
+/// A name for messages: of bounded length, and nothing in it moves a terminal's cursor.
+pub(super) fn printable(name: &str) -> String {
+    shorten(name).escape_debug().to_string()
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use std::cell::RefCell;
 use std::ops::RangeInclusive;
 
-use super::json::{Member, Node, Value, shorten};
+use super::json::{Member, Node, Value, printable, shorten};
 use super::report::Report;
 use super::section::{Located, Whole};
 use super::value;
@@ -165,7 +165,11 @@ impl<'a> Object<'a> {
     pub(super) fn finish(self) {
         let asked = self.asked.borrow();
         for member in self.members.iter().filter(|member| !asked.contains(&&*member.name)) {
-            let name = shorten(&member.name);
+            if self.report.is_full() {
+                self.unsupported(member.at, "", "");
+                continue;
+            }
+            let name = printable(&member.name);
             let message = match value::nearest(&name, &asked) {
                 Some(nearest) => format!("unknown key, ignored: did you mean {nearest:?}?"),
                 None => "unknown key, ignored".to_owned(),

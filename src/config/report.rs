@@ -190,6 +190,11 @@ impl<'a> Report<'a> {
         self.push(start, Severity::Mistake, kind, String::new(), message);
     }
 
+    /// Whether what is still to come is only counted, so that nobody need take pains with it.
+    pub(super) fn is_full(&self) -> bool {
+        self.entries.borrow().len() >= MOST_ENTRIES
+    }
+
     /// The line, from 1, on which `at` lies.
     pub(super) fn line(&self, at: usize) -> usize {
         self.lines.partition_point(|&start| start <= at)

@@ -11,6 +11,7 @@ use std::ops::RangeInclusive;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
+use super::json::printable;
 use super::report::Report;
 use super::value;
 
@@ -200,11 +201,15 @@ impl<'a> Section<'a> {
             if asked.contains(&name) {
                 continue;
             }
+            if self.report.is_full() {
+                self.mistake(key.span().start, "", "");
+                continue;
+            }
             let hint = match value::nearest(name, &asked) {
                 Some(nearest) => format!("did you mean {nearest:?}?"),
                 None => format!("expected {}", alternatives(asked.iter().copied())),
             };
-            self.mistake(key.span().start, name, format!("unknown key: {hint}"));
+            self.mistake(key.span().start, &printable(name), format!("unknown key: {hint}"));
         }
     }
 

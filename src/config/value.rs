@@ -151,9 +151,12 @@ fn sixteen_bytes(text: &str) -> Option<[u8; 16]> {
 
 /// The known word nearest to `word`, when it is near enough to be a slip.
 pub(super) fn nearest<'a>(word: &str, known: &[&'a str]) -> Option<&'a str> {
-    let allowed = (word.chars().count() / 3).clamp(1, 3);
+    let length = word.chars().count();
+    let allowed = (length / 3).clamp(1, 3);
     known
         .iter()
+        // Each difference in length is one at least, and a word may be as long as the file.
+        .filter(|candidate| candidate.chars().count().abs_diff(length) <= allowed)
         .map(|&candidate| (distance(word, candidate), candidate))
         .filter(|&(distance, _)| distance <= allowed)
         .min_by_key(|&(distance, _)| distance)

@@ -6,6 +6,7 @@ use std::net::SocketAddr;
 
 use nvme::Uuid;
 
+use super::json::printable;
 use super::model::{
     AllowedHosts, AnaGroup, AnaState, Config, DEFAULT_ANA_GROUP, Limits, Metrics, Namespace,
     NamespaceBackend, Port, Reactors, Subsystem,
@@ -133,8 +134,9 @@ fn write_subsystem(subsystem: &Subsystem, limits: &Limits, lost: &mut Vec<String
     attr.push(("qid_max", text(limits.io_queues.to_string())));
     attr.push(("serial", text(&subsystem.serial)));
     let namespaces = subsystem.namespaces.iter().filter_map(|namespace| {
-        let mut lose =
-            |what: &str| lost.push(format!("{} namespace {}: {what}", subsystem.nqn, namespace.nsid));
+        let mut lose = |what: &str| {
+            lost.push(format!("{} namespace {}: {what}", printable(subsystem.nqn.as_str()), namespace.nsid))
+        };
         write_namespace(namespace, &mut lose)
     });
     Object(vec![

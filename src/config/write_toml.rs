@@ -244,7 +244,7 @@ impl Toml {
 
     /// Bytes with a unit where that is exact.
     fn size(&mut self, key: &str, bytes: u64) {
-        if bytes == 0 || bytes % 1024 != 0 {
+        if bytes == 0 || !bytes.is_multiple_of(1024) {
             self.key(key, bytes);
         } else {
             self.text(key, &value::show_size(bytes));

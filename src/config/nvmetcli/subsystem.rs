@@ -9,7 +9,7 @@ use super::Hosts;
 use super::common::Common;
 use crate::config::checks::{Known, Taken};
 use crate::config::identity;
-use crate::config::json::shorten;
+use crate::config::json::{printable, shorten};
 use crate::config::model::{
     ALL_CONTROLLER_IDS, AllowedHosts, DEFAULT_ANA_GROUP, MAX_ANA_GROUP, MAX_NSID, Namespace,
     NamespaceBackend, Subsystem,
@@ -170,7 +170,7 @@ fn read_hosts(
         }
         let message = format!(
             "is 1 beside allowed_hosts of subsystem {}: the list holds, as it does in the kernel",
-            shorten(shown)
+            printable(shown)
         );
         object.warning(any_host.at, "attr.allow_any_host", message);
     }
@@ -185,7 +185,7 @@ fn read_hosts(
             let message = format!(
                 "authentication: {:?} has a key and must prove it; it is left out and cannot connect to {}",
                 shorten(&host.value),
-                shorten(shown)
+                printable(shown)
             );
             object.unsupported(host.at, "allowed_hosts", message);
             continue;
@@ -196,7 +196,7 @@ fn read_hosts(
         }
     }
     if nqns.is_empty() {
-        object.warning(object.at, "", format!("subsystem {} admits no host", shorten(shown)));
+        object.warning(object.at, "", format!("subsystem {} admits no host", printable(shown)));
     }
     AllowedHosts::Listed(nqns)
 }
