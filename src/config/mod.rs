@@ -133,7 +133,9 @@ impl Config {
     /// The directory cannot be told.
     pub fn make_paths_absolute(&mut self) -> io::Result<()> {
         for namespace in self.subsystems.iter_mut().flat_map(|subsystem| &mut subsystem.namespaces) {
-            if let NamespaceBackend::File { path, .. } = &mut namespace.backend {
+            if let NamespaceBackend::File { path, .. } | NamespaceBackend::Passthrough { device: path, .. } =
+                &mut namespace.backend
+            {
                 *path = std::path::absolute(&*path)?;
             }
         }

@@ -155,6 +155,10 @@ fn write_namespace(namespace: &Namespace, lose: &mut dyn FnMut(&str)) -> Option<
             lose("backend \"memory\": the kernel has none, so it is left out");
             return None;
         }
+        NamespaceBackend::Passthrough { .. } => {
+            lose("backend \"passthrough\": the kernel hands whole drives through only, so it is left out");
+            return None;
+        }
         NamespaceBackend::Null { .. } => {
             lose("backend \"null\": the kernel has none, so it is left out");
             return None;

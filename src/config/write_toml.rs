@@ -157,6 +157,11 @@ fn write_namespace(out: &mut Toml, namespace: &Namespace) {
             out.text("backend", "null");
             out.size("size", *size_bytes);
         }
+        NamespaceBackend::Passthrough { device, force } => {
+            out.text("backend", "passthrough");
+            out.text("device", path_text(device));
+            out.key_unless_default("force", *force, false);
+        }
         NamespaceBackend::File { path, size_bytes } => {
             out.text("backend", "file");
             out.text("path", path_text(path));

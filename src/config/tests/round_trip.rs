@@ -46,6 +46,8 @@ fn backend() -> impl Strategy<Value = NamespaceBackend> {
     prop_oneof![
         3 => ("/\\PC{1,20}", option::weighted(0.2, size()))
             .prop_map(|(path, size_bytes)| NamespaceBackend::File { path: path.into(), size_bytes }),
+        1 => ("/\\PC{1,20}", any::<bool>())
+            .prop_map(|(device, force)| NamespaceBackend::Passthrough { device: device.into(), force }),
         1 => size().prop_map(|size_bytes| NamespaceBackend::Memory { size_bytes }),
         1 => size().prop_map(|size_bytes| NamespaceBackend::Null { size_bytes }),
     ]
@@ -62,10 +64,12 @@ fn namespace() -> impl Strategy<Value = Namespace> {
                 1 => Some(uuid),
                 _ => Some(uuid | 1 << 40),
             };
+            let passthrough = matches!(backend, NamespaceBackend::Passthrough { .. });
             Namespace {
                 nsid: 0,
                 backend,
-                lba_size,
+                // The drive decides.
+                lba_size: lba_size.filter(|_| !passthrough),
                 uuid: Uuid(uuid.to_be_bytes()),
                 nguid: nguid.map(u128::to_be_bytes),
                 read_only,
