@@ -149,8 +149,8 @@ fn write_subsystem(subsystem: &Subsystem, limits: &Limits, lost: &mut Vec<String
 
 /// A namespace, unless the kernel has nothing like it.
 fn write_namespace(namespace: &Namespace, lose: &mut dyn FnMut(&str)) -> Option<Json> {
-    let (path, size) = match &namespace.backend {
-        NamespaceBackend::File { path, size_bytes } => (path, size_bytes),
+    let (path, size, direct, force) = match &namespace.backend {
+        NamespaceBackend::File { path, size_bytes, direct, force } => (path, size_bytes, direct, force),
         NamespaceBackend::Memory { .. } => {
             lose("backend \"memory\": the kernel has none, so it is left out");
             return None;
@@ -164,6 +164,9 @@ fn write_namespace(namespace: &Namespace, lose: &mut dyn FnMut(&str)) -> Option<
             return None;
         }
     };
+    if *force {
+        lose("force: the kernel takes a device that nobody else has");
+    }
     if size.is_some() {
         lose("size: the kernel takes the file as it is, and it must exist");
     }
@@ -174,8 +177,11 @@ fn write_namespace(namespace: &Namespace, lose: &mut dyn FnMut(&str)) -> Option<
         lose("read_only: the kernel would let hosts write, so it is written as not enabled");
     }
     let nguid = Uuid(namespace.nguid.unwrap_or_default());
-    Some(Object(vec![
-        ("ana_grpid", Number(namespace.ana_group.into())),
+    let mut members = vec![("ana_grpid", Number(namespace.ana_group.into()))];
+    if let Some(direct) = direct {
+        members.push(("buffered_io", Number(u64::from(!direct))));
+    }
+    members.extend([
         (
             "device",
             Object(vec![
@@ -186,7 +192,8 @@ fn write_namespace(namespace: &Namespace, lose: &mut dyn FnMut(&str)) -> Option<
         ),
         ("enable", Number(u64::from(namespace.enabled && !namespace.read_only))),
         ("nsid", Number(namespace.nsid.into())),
-    ]))
+    ]);
+    Some(Object(members))
 }
 
 /// Two blanks for each level, one key or item a line.

@@ -162,12 +162,16 @@ fn write_namespace(out: &mut Toml, namespace: &Namespace) {
             out.text("device", path_text(device));
             out.key_unless_default("force", *force, false);
         }
-        NamespaceBackend::File { path, size_bytes } => {
+        NamespaceBackend::File { path, size_bytes, direct, force } => {
             out.text("backend", "file");
             out.text("path", path_text(path));
             if let Some(size_bytes) = size_bytes {
                 out.size("size", *size_bytes);
             }
+            if let Some(direct) = direct {
+                out.key("direct", direct);
+            }
+            out.key_unless_default("force", *force, false);
         }
     }
     if let Some(lba_size) = namespace.lba_size {

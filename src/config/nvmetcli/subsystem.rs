@@ -232,6 +232,8 @@ fn read_namespace(
             return None;
         }
     }
+    // Without it weft chooses: block devices past the page cache, files through it.
+    let direct = object.flag("buffered_io").map(|buffered| !buffered.value);
     let has_enable = object.has("enable");
     let enabled = object.flag("enable").is_some_and(|flag| flag.value);
     let device = object.child("device");
@@ -244,7 +246,7 @@ fn read_namespace(
         group.finish();
     }
     refuse_flag(&object, "p2pmem", "peer-to-peer memory: ignored");
-    object.ignore(&["revalidate_size", "buffered_io"]);
+    object.ignore(&["revalidate_size"]);
     let read = device.map(|device| read_device(device, enabled, known, taken));
     if !has_enable {
         object.warning(object.at, "", "has no enable: it is not exported, as with nvmetcli");
@@ -254,7 +256,7 @@ fn read_namespace(
     let (nsid, (path, uuid, nguid)) = (nsid?.value, read?);
     Some(Namespace {
         nsid,
-        backend: NamespaceBackend::File { path: path?, size_bytes: None, direct: None, force: false },
+        backend: NamespaceBackend::File { path: path?, size_bytes: None, direct, force: false },
         lba_size: None,
         uuid: uuid.unwrap_or_else(|| identity::derived_uuid(subsystem_nqn, nsid)),
         nguid,
@@ -292,7 +294,6 @@ fn read_device(device: Object<'_>, enabled: bool, known: &mut Known<'_>, taken: 
     let uuid = identifier(&device, "uuid", value::uuid);
     let nguid = identifier(&device, "nguid", value::nguid);
     refuse_flag(&device, "p2pmem", "peer-to-peer memory: ignored");
-    device.ignore(&["buffered_io"]);
     if let Some(uuid) = uuid {
         known.check_uuid(taken, uuid, device.path("uuid"));
     }

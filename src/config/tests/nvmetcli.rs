@@ -371,3 +371,15 @@ fn what_is_no_file_of_nvmetcli() {
     let (config, _) = loaded(&format!("\u{feff}\n  {}", one("", "", "")));
     assert_eq!(config.subsystems.len(), 1);
 }
+
+#[test]
+fn buffered_io_is_the_other_side_of_direct() {
+    for (written, direct) in [("\"0\"", Some(true)), ("1", Some(false)), ("null", None)] {
+        let namespace =
+            namespace(1, "").replace("\"nsid\":1,", &format!("\"nsid\":1,\"buffered_io\":{written},"));
+        let (config, _) = loaded(&one("\"allow_any_host\":1", "", &namespace));
+        let expected =
+            NamespaceBackend::File { path: "/srv/1.img".into(), size_bytes: None, direct, force: false };
+        assert_eq!(config.subsystems[0].namespaces[0].backend, expected);
+    }
+}

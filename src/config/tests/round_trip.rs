@@ -44,8 +44,10 @@ fn port() -> impl Strategy<Value = Port> {
 fn backend() -> impl Strategy<Value = NamespaceBackend> {
     let size = || (1..1_u64 << 20).prop_map(|blocks| blocks * 4096);
     prop_oneof![
-        3 => ("/\\PC{1,20}", option::weighted(0.2, size()))
-            .prop_map(|(path, size_bytes)| NamespaceBackend::File { path: path.into(), size_bytes }),
+        3 => ("/\\PC{1,20}", option::weighted(0.2, size()), any::<Option<bool>>(), proptest::bool::weighted(0.2))
+            .prop_map(|(path, size_bytes, direct, force)| NamespaceBackend::File {
+                path: path.into(), size_bytes, direct, force
+            }),
         1 => ("/\\PC{1,20}", any::<bool>())
             .prop_map(|(device, force)| NamespaceBackend::Passthrough { device: device.into(), force }),
         1 => size().prop_map(|size_bytes| NamespaceBackend::Memory { size_bytes }),
