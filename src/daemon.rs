@@ -8,6 +8,7 @@ use crate::{
     metrics::{Labels, Registry},
     queue_pair,
     target::{BoundPort, Target, TargetError},
+    watch::Watch,
 };
 use reactor::{Options, ReactorThread, SetupError, system};
 use std::{fmt, io, net::SocketAddr, sync::Arc};
@@ -31,6 +32,8 @@ pub enum StartError {
     Target(TargetError),
     /// A reactor cannot be set up.
     Reactor(usize, SetupError),
+    /// The thread that watches sizes cannot be started.
+    Watch(io::Error),
 }
 
 impl fmt::Display for StartError {
@@ -49,6 +52,7 @@ impl fmt::Display for StartError {
             }
             StartError::Target(error) => error.fmt(f),
             StartError::Reactor(index, error) => write!(f, "reactor {index}: {error}"),
+            StartError::Watch(error) => write!(f, "cannot start the thread that watches sizes: {error}"),
         }
     }
 }
@@ -63,6 +67,7 @@ pub struct Daemon {
     pub registry: Arc<Registry>,
     /// Its reactors.
     pub threads: Vec<ReactorThread>,
+    _watch: Watch,
 }
 
 impl Daemon {
@@ -84,7 +89,16 @@ impl Daemon {
                 }
             });
         }
-        Ok(Daemon { target, registry, threads })
+        let watch = Watch::start(&target).map_err(StartError::Watch);
+        let watch = match watch {
+            Ok(watch) => watch,
+            Err(error) => {
+                target.stop();
+                threads.into_iter().for_each(|thread| drop(thread.join()));
+                return Err(error);
+            }
+        };
+        Ok(Daemon { target, registry, threads, _watch: watch })
     }
 
     /// Waits until all reactors have ended, after [`Target::stop`].

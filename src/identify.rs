@@ -156,7 +156,7 @@ fn namespace(namespace: &Namespace) -> IdentifyNamespace {
     let mut page = IdentifyNamespace::new_zeroed();
     page.size = geometry.lba_count.into();
     page.capacity = geometry.lba_count.into();
-    page.utilization = geometry.lba_count.into();
+    page.utilization = namespace.used_blocks().into();
     page.sharing = namespace_sharing::SHARED;
     page.max_copy_range_length = copy::max_range_blocks(geometry.lba_size).into();
     page.max_copy_length = copy::max_blocks(geometry.lba_size).into();

@@ -93,9 +93,8 @@ async fn execute<Q: TransportQueuePair>(
     let len = transfer_len(&command, namespace);
     let to_host = command.opcode == IoOpcode::Read;
     queue_pair::check_transfer(pair.transport.described(token, sqe)?, len, to_host, data.is_some())?;
-    if !command.is_within(namespace.geometry().lba_count) {
-        return Err(Status::LBA_OUT_OF_RANGE.dnr().into());
-    }
+    let reads = matches!(command.opcode, IoOpcode::Read | IoOpcode::Compare | IoOpcode::Verify);
+    namespace.check_range(reads, |blocks| command.is_within(blocks))?;
     check_size(pair, len)?;
     if command.opcode == IoOpcode::Verify {
         return Box::pin(copy::verify(pair, &command, namespace)).await;

@@ -23,6 +23,7 @@
 //! | discovery | [`discovery`] |
 //! | what exists: ports, subsystems, namespaces | [`target`], [`subsystem`], [`namespace`] |
 //! | what one reactor keeps of it | [`local`] |
+//! | files and devices that grow or shrink | [`watch`] |
 //! | starting and ending it all | [`daemon`] |
 //! | accepting, placing and ending queue pairs | [`queue_pair`] |
 
@@ -52,3 +53,4 @@ pub mod persistent_event;
 pub mod queue_pair;
 pub mod subsystem;
 pub mod target;
+pub mod watch;

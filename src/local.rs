@@ -1,7 +1,7 @@
 //! What one reactor keeps: its queue pairs, its queues to the namespaces, its metrics.
 
 use crate::{metrics::ReactorMetrics, namespace::NamespaceTable, subsystem::Subsystem, target::Target};
-use nvme::Cid;
+use nvme::{Cid, Nsid};
 use reactor::{Reactor, Signal};
 use std::{
     any::{Any, TypeId},
@@ -167,6 +167,14 @@ pub fn abort(id: u64, cid: Cid) -> bool {
 
 fn queue_pair(id: u64) -> Option<Rc<dyn Ending>> {
     current()?.queue_pairs.borrow().get(&id).cloned()
+}
+
+/// Takes in the new size of a namespace on this thread's reactor; see [`crate::watch`].
+pub fn resize(subsystem: usize, nsid: Nsid, lba_count: u64, present: u64) {
+    let Some(local) = current() else { return };
+    if let Some(namespace) = local.tables.borrow().get(&subsystem).and_then(|table| table.get(nsid)) {
+        namespace.resize(lba_count, present);
+    }
 }
 
 /// Drains a queue pair of this thread's reactor, if the target is stopping.

@@ -5,7 +5,7 @@ use backends::{
     Backend, Description, File, FileError, FileOptions, Geometry, Memory, Null, Passthrough,
     PassthroughError, Storage, StorageQueue,
 };
-use nvme::{Nsid, Uuid};
+use nvme::{Nsid, Status, Uuid};
 use reactor::Reactor;
 use std::{
     cell::Cell,
@@ -95,8 +95,23 @@ pub struct Namespace {
     pub nguid: [u8; 16],
     /// Hosts may not write.
     pub read_only: bool,
+    /// What holds its blocks, for people.
+    pub medium: String,
     storage: Storage,
+    size: Size,
     cells: Mutex<Vec<Arc<IoCells>>>,
+}
+
+/// How large a namespace is, in logical blocks. It never shrinks.
+struct Size {
+    /// What hosts are told.
+    advertised: AtomicU64,
+    /// What commands may name: as much, or soon.
+    admitted: AtomicU64,
+    /// What the medium has of it.
+    present: AtomicU64,
+    /// What takes space.
+    used: AtomicU64,
 }
 
 impl Namespace {
@@ -125,19 +140,67 @@ impl Namespace {
                 Storage::File(file)
             }
         };
-        Ok(Namespace {
+        let blocks = storage.geometry().lba_count;
+        let medium = match &config.backend {
+            B::File { path, .. } => path.display().to_string(),
+            B::Memory { .. } => "memory".to_owned(),
+            B::Null { .. } => "null".to_owned(),
+            B::Passthrough { device, .. } => device.display().to_string(),
+        };
+        let namespace = Namespace {
             nsid: Nsid(config.nsid),
             uuid: config.uuid,
             nguid: config.nguid.unwrap_or_default(),
             read_only: config.read_only,
+            medium,
             storage,
+            size: Size {
+                advertised: AtomicU64::new(blocks),
+                admitted: AtomicU64::new(blocks),
+                present: AtomicU64::new(blocks),
+                used: AtomicU64::new(blocks),
+            },
             cells: Mutex::default(),
-        })
+        };
+        // For the space it takes; what else there may be to see of its size is seen soon enough.
+        let _ = namespace.measure();
+        Ok(namespace)
     }
 
-    /// Its shape.
+    /// Its shape, as hosts are told.
     pub fn geometry(&self) -> Geometry {
-        self.storage.geometry()
+        Geometry { lba_count: self.size.advertised.load(Ordering::Acquire), ..self.storage.geometry() }
+    }
+
+    /// Blocks that take space.
+    pub fn used_blocks(&self) -> u64 {
+        let all = self.geometry().lba_count;
+        if self.description().thin { self.size.used.load(Ordering::Relaxed).min(all) } else { all }
+    }
+
+    /// Whether its medium can become larger or smaller.
+    pub fn can_change(&self) -> bool {
+        !matches!(self.storage.measure(), Ok(None))
+    }
+
+    /// Blocks its medium has now. It may take its time: not for a reactor.
+    pub fn measure(&self) -> io::Result<u64> {
+        let geometry = self.storage.geometry();
+        let lba_size = u64::from(geometry.lba_size);
+        let Some(extent) = self.storage.measure()? else { return Ok(geometry.lba_count) };
+        self.size.used.store(extent.used.div_ceil(lba_size), Ordering::Relaxed);
+        Ok(extent.bytes / lba_size)
+    }
+
+    /// Its medium has so many blocks: the reactors that open it from now on go by that. The blocks commands may name.
+    pub fn admit(&self, present: u64) -> u64 {
+        self.size.present.store(present, Ordering::Release);
+        self.size.admitted.fetch_max(present, Ordering::AcqRel).max(present)
+    }
+
+    /// Hosts are told of so many blocks from now on.
+    pub fn advertise(&self, lba_count: u64) {
+        self.size.advertised.store(lba_count, Ordering::Release);
     }
 
     /// What else is true of its medium.
@@ -176,6 +239,7 @@ fn say_what(nsid: u32, path: &Path, file: &File) {
 /// What one reactor keeps of a namespace.
 pub struct LocalNamespace {
     geometry: Cell<Geometry>,
+    present: Cell<u64>,
     /// Hosts may not write.
     pub read_only: bool,
     /// The way to its storage.
@@ -188,6 +252,26 @@ impl LocalNamespace {
     /// Its shape now, at hand for every command. The size of a block never changes, the number of blocks may.
     pub fn geometry(&self) -> Geometry {
         self.geometry.get()
+    }
+
+    /// Its size has changed: see [`crate::watch`].
+    pub fn resize(&self, lba_count: u64, present: u64) {
+        self.geometry.set(Geometry { lba_count, ..self.geometry.get() });
+        self.present.set(present);
+    }
+
+    /// Checks a range: `is_within` says whether it ends within so many blocks. It has to lie in the namespace, and in what is
+    /// left of its medium: nothing is made up for the rest, and no file is made longer by a write.
+    pub fn check_range(&self, reads: bool, is_within: impl Fn(u64) -> bool) -> Result<(), Status> {
+        if !is_within(self.geometry.get().lba_count) {
+            return Err(Status::LBA_OUT_OF_RANGE.dnr());
+        }
+        match self.present.get() {
+            present if is_within(present) => Ok(()),
+            0 => Err(Status::INTERNAL_PATH_ERROR),
+            _ if reads => Err(Status::UNRECOVERED_READ_ERROR.dnr()),
+            _ => Err(Status::WRITE_FAULT.dnr()),
+        }
     }
 }
 
@@ -205,7 +289,11 @@ impl NamespaceTable {
             let cells = Arc::new(IoCells::default());
             namespace.cells.lock().unwrap_or_else(PoisonError::into_inner).push(cells.clone());
             by_nsid[namespace.nsid.0 as usize] = Some(Rc::new(LocalNamespace {
-                geometry: Cell::new(namespace.geometry()),
+                geometry: Cell::new(Geometry {
+                    lba_count: namespace.size.admitted.load(Ordering::Acquire),
+                    ..namespace.geometry()
+                }),
+                present: Cell::new(namespace.size.present.load(Ordering::Acquire)),
                 read_only: namespace.read_only,
                 queue: namespace.storage.queue(reactor)?,
                 cells,

@@ -17,8 +17,9 @@ use std::{
     sync::{
         Arc, OnceLock,
         atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
+        mpsc,
     },
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 /// The firmware revision controllers report (FR) when none is configured: the version of this program.
@@ -166,6 +167,29 @@ impl Target {
     /// Whether it is stopping.
     pub fn is_stopping(&self) -> bool {
         self.stopping.load(Ordering::Relaxed)
+    }
+
+    /// Has every reactor do something and waits until all have: what hosts are told afterwards is true on each of them. Not
+    /// to be called on a reactor.
+    pub fn on_every_reactor(&self, act: impl Fn() + Clone + Send + 'static) {
+        let (done, all_done) = mpsc::channel();
+        for mailbox in self.reactors.get().into_iter().flatten() {
+            let (act, done) = (act.clone(), done.clone());
+            mailbox.send(move |_| {
+                act();
+                let _ = done.send(());
+            });
+        }
+        drop(done);
+        loop {
+            match all_done.recv_timeout(Duration::from_millis(100)) {
+                Ok(()) => {}
+                // Reactors that end do nothing any more, and tell hosts nothing.
+                Err(mpsc::RecvTimeoutError::Timeout) if self.is_stopping() => return,
+                Err(mpsc::RecvTimeoutError::Timeout) => {}
+                Err(mpsc::RecvTimeoutError::Disconnected) => return,
+            }
+        }
     }
 
     /// Stops: no new connections or commands, what executes is answered, then every reactor ends.

@@ -3,6 +3,7 @@
 
 use crate::host::target::{self, ONE_NQN, TempDir, one_subsystem};
 use crate::host::*;
+use crate::resize;
 use std::fs;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
@@ -364,4 +365,63 @@ fn a_link_to_a_partition_is_that_partition() {
     // The disk around it is taken through its partition.
     refuses(&device.exported(""), &[&device.path, "in use"]);
     target.stop();
+}
+
+#[test]
+fn a_device_that_grows_is_told_and_one_that_shrinks_is_not_followed() {
+    let Some(device) = Loop::attach(16 << 20, &[]) else { return };
+    let target = Target::configured(&device.exported(""));
+    run(async {
+        let (host, request) = resize::listener(&target).await?;
+        let io = host.io_queue(1, 16).await?;
+        resize::set_size(&device.backing, 32 << 20);
+        assert!(done("losetup", &["--set-capacity", &device.path]));
+        resize::hears_of(&host, request, (32 << 20) / 512).await?;
+        io.write(1, (32 << 20) / 512 - 8, &pattern(7, 4096)).await?;
+        resize::set_size(&device.backing, 8 << 20);
+        assert!(done("losetup", &["--set-capacity", &device.path]));
+        until("the log says that it shrank", || target.log().contains("shrank to 16384 blocks")).await?;
+        assert_eq!(u64_at(&host.identify(0x00, 1).await?, 0), (32 << 20) / 512, "NSZE stays");
+        let zeroes = Command::new(0x08).nsid(1).range(16_380, 8);
+        for (command, code) in [
+            (io.reading(1, 16_384, 512), 0x281),
+            (io.writing(1, 16_380, &pattern(1, 4096)), 0x280),
+            (zeroes, 0x280),
+            (deallocate(20_000, 8), 0x280),
+        ] {
+            io.queue.execute(&command).await.fails_with(code, true);
+        }
+        io.write(1, 16_376, &pattern(2, 4096)).await?;
+        assert!(io.read(1, 16_376, 4096).await? == pattern(2, 4096));
+        Ok(())
+    });
+    target.stop();
+}
+
+#[test]
+fn flush_and_fua_of_a_file_reach_the_disk_under_its_file_system() {
+    let Some(mounted) = Mounted::new() else { return };
+    for (name, rest) in [("buffered", "direct = false"), ("direct", "direct = true")] {
+        let path = mounted.place.join(name);
+        let rest = format!("size = \"4 MiB\"\nlba_size = 4096\n{rest}");
+        let target = Target::configured(&exported(&path.to_string_lossy(), &rest));
+        assert!(target.log().contains(if name == "direct" { "direct I/O" } else { "page cache" }));
+        run(async {
+            let host = Host::connect(&target, ONE_NQN, Options::default()).await?;
+            let io = host.io_queue(1, 16).await?;
+            for round in 0..3 {
+                let before = mounted.device.flushes();
+                io.write(1, round, &pattern(round, 4096)).await?;
+                io.flush(1).await?;
+                let flushed = mounted.device.flushes();
+                assert!(flushed > before, "Flush {round} of the {name} file");
+                io.queue
+                    .execute(&io.writing(1, round + 8, &pattern(round, 4096)).force_unit_access())
+                    .await?;
+                assert!(mounted.device.flushes() > flushed, "FUA {round} of the {name} file");
+            }
+            Ok(())
+        });
+        target.stop();
+    }
 }

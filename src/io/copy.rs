@@ -111,11 +111,9 @@ fn check(ranges: &[CopyRange], destination: Lba, namespace: &LocalNamespace) -> 
     if ranges.iter().any(|range| range.blocks > longest) || total > max_blocks(geometry.lba_size).into() {
         return Err(Status::COMMAND_SIZE_LIMIT_EXCEEDED.dnr());
     }
-    let fits = destination.0.checked_add(total).is_some_and(|end| end <= geometry.lba_count);
-    if !fits || !ranges.iter().all(|range| range.is_within(geometry.lba_count)) {
-        return Err(Status::LBA_OUT_OF_RANGE.dnr());
-    }
-    Ok(())
+    namespace
+        .check_range(false, |blocks| destination.0.checked_add(total).is_some_and(|end| end <= blocks))?;
+    ranges.iter().try_for_each(|range| namespace.check_range(true, |blocks| range.is_within(blocks)))
 }
 
 /// A command in pieces.

@@ -35,8 +35,8 @@ pub async fn execute<Q: TransportQueuePair>(
     check_size(pair, len as u64)?;
     let data = data_in(pair, data, token, len).await?;
     let (ranges, _) = data.filled()[..wanted.data_len()].as_chunks();
-    if !ranges.iter().all(|range| DatasetRange::parse(range).is_within(namespace.geometry().lba_count)) {
-        return Err(Status::LBA_OUT_OF_RANGE.dnr().into());
+    for range in ranges.iter().map(DatasetRange::parse) {
+        namespace.check_range(false, |blocks| range.is_within(blocks))?;
     }
     for range in ranges.iter().map(DatasetRange::parse).filter(|r| wanted.deallocate && r.blocks > 0) {
         let completion = namespace.queue.deallocate(range.lba, range.blocks.into()).await;
