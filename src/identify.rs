@@ -11,7 +11,7 @@ use crate::{
     error_log,
     events::MAX_EVENT_REQUESTS,
     fabrics,
-    io::copy,
+    io::{copy, fused},
     namespace::Namespace,
     persistent_event,
     queue_pair::QueuePair,
@@ -22,9 +22,9 @@ use nvme::{
     identify::{
         self, IDENTIFY_LEN, IdentifyCommand, IdentifyController, IdentifyNamespace,
         IdentifyNamespaceIndependent, LbaFormat, NamespaceDescriptors, attributes, cns, command_set,
-        controller_type, deallocate, firmware_updates, independent_features, log_attributes, multipath,
-        namespace_attributes, namespace_features, namespace_sharing, namespace_status, nvm_commands,
-        sgl_support, volatile_write_cache,
+        controller_type, deallocate, firmware_updates, fused_operations, independent_features,
+        log_attributes, multipath, namespace_attributes, namespace_features, namespace_sharing,
+        namespace_status, nvm_commands, sgl_support, volatile_write_cache,
     },
 };
 use transports::{QueuePair as TransportQueuePair, SglSupport};
@@ -140,6 +140,8 @@ fn io_controller<Q: TransportQueuePair>(pair: &QueuePair<Q>) -> IdentifyControll
         | nvm_commands::SAVE_SELECT
         | nvm_commands::TIMESTAMP)
         .into();
+    page.fused_operations = fused_operations::COMPARE_AND_WRITE.into();
+    page.atomic_compare_write_unit = (fused::MAX_BLOCKS as u16 - 1).into();
     page.copy_formats = (1 << 0 | 1 << 1).into();
     page.max_namespaces = MAX_NSID.into();
     let cached =

@@ -5,13 +5,17 @@
 
 pub mod copy;
 mod dataset;
+pub mod fused;
+pub mod range_lock;
 
 use crate::{
     fabrics,
+    io::range_lock::Mark,
     namespace::LocalNamespace,
     queue_pair::{self, QueuePair},
 };
 use backends::BackendQueue;
+use futures::future::Either;
 use nvme::{Completion, IoCommand, IoOpcode, Nsid, Sqe, Status};
 use reactor::{BufferClass, Data, DataBuffer};
 use std::rc::Rc;
@@ -58,7 +62,13 @@ pub async fn serve<Q: TransportQueuePair>(pair: Rc<QueuePair<Q>>, slot: Slot) {
         // Taken apart at once: what stays in one piece is held twice in the slot's memory.
         let Ok(Capsule { sqe, data, mut token }) = pair.transport.receive(slot).await else { break };
         let begun = pair.begin();
-        let (completion, data) = match execute(&pair, &sqe, data, &mut token).await {
+        // Chosen outside of this future, which would hold the data once for each choice.
+        let work = if sqe.fuse() == 0 {
+            Either::Left(execute(&pair, &sqe, data, &mut token))
+        } else {
+            Either::Right(Box::pin(fused::execute(&pair, slot, &sqe, data, &mut token)))
+        };
+        let (completion, data) = match work.await {
             Ok(done) => done,
             Err(Failure::Status(status)) => (status.into(), Data::None),
             Err(Failure::Disconnected) => break,
@@ -70,41 +80,60 @@ pub async fn serve<Q: TransportQueuePair>(pair: Rc<QueuePair<Q>>, slot: Slot) {
     pair.slot_ended();
 }
 
-async fn execute<Q: TransportQueuePair>(
-    pair: &QueuePair<Q>,
-    sqe: &Sqe,
+/// Executes a command that is not fused.
+#[allow(
+    clippy::manual_async_fn,
+    reason = "an `async fn` holds its arguments twice, in the memory of every slot"
+)]
+fn execute<'a, Q: TransportQueuePair>(
+    pair: &'a QueuePair<Q>,
+    sqe: &'a Sqe,
     data: Result<Option<DataBuffer>, Status>,
-    token: &mut Q::Token,
-) -> Result<(Completion, Data), Failure> {
-    let data = data?;
-    if sqe.is_fabrics() {
-        return Err(fabrics::on_io_queue(sqe).into());
-    }
-    let command = IoCommand::parse(sqe)?;
-    let namespace = admit(pair, &command)?;
-    // Boxed, here and below: what is rare must not take memory in every slot.
-    match command.opcode {
-        IoOpcode::DatasetManagement => {
-            return Box::pin(dataset::execute(pair, &command, namespace, data, token)).await;
+    token: &'a mut Q::Token,
+) -> impl Future<Output = Result<(Completion, Data), Failure>> + 'a {
+    async move {
+        let data = data?;
+        if sqe.is_fabrics() {
+            return Err(fabrics::on_io_queue(sqe).into());
         }
-        IoOpcode::Copy => return Box::pin(copy::execute(pair, &command, namespace, data, token)).await,
-        _ => {}
+        let command = IoCommand::parse(sqe)?;
+        let namespace = admit(pair, &command)?;
+        // Boxed, here and below: what is rare must not take memory in every slot.
+        match command.opcode {
+            IoOpcode::DatasetManagement => {
+                return Box::pin(dataset::execute(pair, &command, namespace, data, token)).await;
+            }
+            IoOpcode::Copy => return Box::pin(copy::execute(pair, &command, namespace, data, token)).await,
+            _ => {}
+        }
+        let len = transfer_len(&command, namespace);
+        let to_host = command.opcode == IoOpcode::Read;
+        queue_pair::check_transfer(pair.transport.described(token, sqe)?, len, to_host, data.is_some())?;
+        let reads = matches!(command.opcode, IoOpcode::Read | IoOpcode::Compare | IoOpcode::Verify);
+        namespace.check_range(reads, |blocks| command.is_within(blocks))?;
+        check_size(pair, len)?;
+        if command.opcode == IoOpcode::Verify {
+            return Box::pin(copy::verify(pair, &command, namespace)).await;
+        }
+        let data =
+            if len > 0 && !to_host { Some(data_in(pair, data, token, len as usize).await?) } else { None };
+        // See the head of `range_lock`: this is all that fused pairs cost other writes.
+        let mark = if changes(command.opcode) {
+            let (first, blocks) = (command.lba.0, command.blocks.into());
+            match namespace.locks.enter(first, blocks) {
+                Some(mark) => mark,
+                None => Box::pin(namespace.locks.wait(first, blocks)).await,
+            }
+        } else {
+            Mark::None
+        };
+        let (completion, data) = namespace.queue.execute(&command, data).await;
+        namespace.locks.leave(mark);
+        if completion.status.is_success() {
+            count(pair, &command, namespace, len);
+        }
+        Ok((completion, data))
     }
-    let len = transfer_len(&command, namespace);
-    let to_host = command.opcode == IoOpcode::Read;
-    queue_pair::check_transfer(pair.transport.described(token, sqe)?, len, to_host, data.is_some())?;
-    let reads = matches!(command.opcode, IoOpcode::Read | IoOpcode::Compare | IoOpcode::Verify);
-    namespace.check_range(reads, |blocks| command.is_within(blocks))?;
-    check_size(pair, len)?;
-    if command.opcode == IoOpcode::Verify {
-        return Box::pin(copy::verify(pair, &command, namespace)).await;
-    }
-    let data = if len > 0 && !to_host { Some(data_in(pair, data, token, len as usize).await?) } else { None };
-    let (completion, data) = namespace.queue.execute(&command, data).await;
-    if completion.status.is_success() {
-        count(pair, &command, namespace, len);
-    }
-    Ok((completion, data))
 }
 
 /// The data of a command: what came with it, or fetched from the host.
@@ -147,6 +176,11 @@ fn admit<'a, Q: TransportQueuePair>(
         return Err(Status::NAMESPACE_WRITE_PROTECTED.dnr());
     }
     Ok(namespace)
+}
+
+/// Whether an admitted command changes the blocks of its range.
+fn changes(opcode: IoOpcode) -> bool {
+    matches!(opcode, IoOpcode::Write | IoOpcode::WriteZeroes)
 }
 
 /// Bytes that travel with a command; Write Zeroes and Verify have a range but no data.

@@ -1,12 +1,18 @@
 //! A namespace: its identity, its storage, and what one reactor keeps of it.
 
-use crate::config;
+use crate::{
+    config,
+    io::{
+        fused,
+        range_lock::{LocalLocks, RangeLocks},
+    },
+};
 use backends::{
     Backend, Description, File, FileError, FileOptions, Geometry, Memory, Null, Passthrough,
     PassthroughError, Storage, StorageQueue,
 };
 use nvme::{Nsid, Status, Uuid};
-use reactor::Reactor;
+use reactor::{Reactor, Reserve};
 use std::{
     cell::Cell,
     fmt, io,
@@ -99,6 +105,7 @@ pub struct Namespace {
     pub medium: String,
     storage: Storage,
     size: Size,
+    locks: Arc<RangeLocks>,
     cells: Mutex<Vec<Arc<IoCells>>>,
 }
 
@@ -160,6 +167,7 @@ impl Namespace {
                 present: AtomicU64::new(blocks),
                 used: AtomicU64::new(blocks),
             },
+            locks: Arc::default(),
             cells: Mutex::default(),
         };
         // For the space it takes; what else there may be to see of its size is seen soon enough.
@@ -244,6 +252,8 @@ pub struct LocalNamespace {
     pub read_only: bool,
     /// The way to its storage.
     pub queue: StorageQueue,
+    /// Who may write where while fused pairs are at work.
+    pub locks: Rc<LocalLocks>,
     /// Counted here.
     pub cells: Arc<IoCells>,
 }
@@ -278,6 +288,8 @@ impl LocalNamespace {
 /// The namespaces of a subsystem as one reactor sees them: by NSID, without a search.
 pub struct NamespaceTable {
     by_nsid: Box<[Option<Rc<LocalNamespace>>]>,
+    /// Buffers for the halves of fused pairs when all others are taken.
+    pub fused: [Reserve; 2],
 }
 
 impl NamespaceTable {
@@ -296,10 +308,12 @@ impl NamespaceTable {
                 present: Cell::new(namespace.size.present.load(Ordering::Acquire)),
                 read_only: namespace.read_only,
                 queue: namespace.storage.queue(reactor)?,
+                locks: namespace.locks.local(reactor),
                 cells,
             }));
         }
-        Ok(NamespaceTable { by_nsid })
+        let fused = [reactor.reserve(fused::MAX_BYTES)?, reactor.reserve(fused::MAX_BYTES)?];
+        Ok(NamespaceTable { by_nsid, fused })
     }
 
     /// A namespace by its identifier.

@@ -55,6 +55,8 @@ pub struct QueuePair<Q> {
     pub event_requests: EventRequests,
     /// Abort commands that run; only on the admin queue.
     pub aborts: Cell<u8>,
+    /// Where the halves of fused commands meet; only on I/O queues.
+    pub fused: io::fused::Meetings,
     id: u64,
     sq_entries: u32,
     sq_head: Cell<u32>,
@@ -330,6 +332,7 @@ fn serve<Q: TransportQueuePair>(
         qid,
         event_requests: EventRequests::default(),
         aborts: Cell::new(0),
+        fused: io::fused::Meetings::default(),
         id: plan.id,
         sq_entries: plan.sq_entries,
         // Connect has taken the first entry.

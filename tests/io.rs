@@ -240,7 +240,7 @@ fn fields_no_fabrics_host_sets_are_refused() {
     run(async {
         let (_host, io) = connected(&target, Options::default()).await?;
         let read = io.reading(1, 0, 512);
-        for flags in [0x00, 0x80, 0xc0, 0x41, 0x42] {
+        for flags in [0x00, 0x80, 0xc0, 0x43, 0x83] {
             io.queue.execute(&read.clone().byte(1, flags)).await.fails_with(INVALID_FIELD, true);
         }
         // In-capsule descriptor for data that goes the other way.

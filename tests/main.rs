@@ -16,6 +16,7 @@ mod durable;
 mod events;
 mod features;
 mod files;
+mod fused;
 mod fuzz;
 mod host;
 mod hostile;

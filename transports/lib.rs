@@ -9,6 +9,8 @@
 //! * A command's [`QueuePair::Token`] is used up by exactly one [`QueuePair::respond`].
 //! * Completions carry the SQ head in the order of the calls. A transport in which responses overtake one another sets it
 //!   anew, so that it only ever moves forward on the wire.
+//! * Every command of an I/O queue is noted in [`QueuePair::arrivals`] in the order of arrival, before its slot can see it;
+//!   when no more are taken, they end.
 //! * [`QueuePair::fetch`] brings data that did not come with the command, into a buffer the caller got before.
 //! * Once a queue pair is closing, every call ends soon with [`Disconnected`]; nothing hangs.
 //! * Nothing a peer sends may panic, over-read, or make us allocate by what a length field says.
@@ -19,8 +21,11 @@ use nvme::{Cid, Cqe, Qid, Sqe, Status};
 use reactor::{BufferClass, Data, DataBuffer, Reactor};
 use std::{fmt, future::Future, io, net::SocketAddr, rc::Rc, time::Duration};
 
+mod arrivals;
 pub mod rdma;
 pub mod tcp;
+
+pub use arrivals::{Arrivals, FUSED_FIRST, FUSED_SECOND};
 
 /// The number of a command's slot in its queue pair.
 pub type Slot = u16;
@@ -336,6 +341,8 @@ pub trait QueuePair: Clone + 'static {
     fn described(&self, token: &Self::Token, sqe: &Sqe) -> Result<Described, Status>;
     /// The next command for a free slot.
     fn receive(&self, slot: Slot) -> impl Future<Output = Result<Capsule<Self::Token>, Disconnected>>;
+    /// Which fused command follows which.
+    fn arrivals(&self) -> &Arrivals;
     /// Fetches `len` bytes of a command's data from the host into `into`.
     fn fetch(
         &self,

@@ -33,7 +33,7 @@ pub fn of(qid: Qid, sqe: &Sqe, status: Status) -> u16 {
     }
     if is(Status::INVALID_OPCODE) {
         OPCODE
-    } else if is(Status::INVALID_FIELD) && sqe.fuse() != 0 {
+    } else if is(Status::INVALID_FIELD) && (sqe.fuse() == 0b11 || qid.is_admin() && sqe.fuse() != 0) {
         byte(1)
     } else if is(Status::INVALID_FIELD) && !sqe.uses_sgl() {
         bit(1, 6)

@@ -40,10 +40,10 @@ impl<'a> IoCommand<'a> {
     ///
     /// # Errors
     /// In this order: an unlisted opcode (Fabrics included) is `INVALID_OPCODE`;
-    /// a fused command or one without PSDT = 01b is `INVALID_FIELD`. All with DNR.
+    /// FUSE = 11b or PSDT other than 01b is `INVALID_FIELD`. All with DNR.
     pub fn parse(sqe: &'a Sqe) -> Result<Self, Status> {
         let opcode = IoOpcode::from_u8(sqe.opcode()).ok_or(Status::INVALID_OPCODE.dnr())?;
-        if sqe.fuse() != 0 || !sqe.uses_sgl() {
+        if sqe.fuse() == 0b11 || !sqe.uses_sgl() {
             return Err(Status::INVALID_FIELD.dnr());
         }
         let cdw12 = sqe.cdw(12);
@@ -180,13 +180,13 @@ mod tests {
     #[test]
     fn checks_come_in_order() {
         let mut sqe = Sqe::new(0x03);
-        sqe.set_fuse(1);
+        sqe.set_fuse(3);
         sqe.set_psdt(0);
         assert_eq!(IoCommand::parse(&sqe), Err(Status::INVALID_OPCODE.dnr()));
         let mut sqe = Sqe::new(0x02);
-        sqe.set_fuse(1);
+        sqe.set_fuse(3);
         assert_eq!(IoCommand::parse(&sqe), Err(Status::INVALID_FIELD.dnr()));
-        sqe.set_fuse(0);
+        sqe.set_fuse(2);
         sqe.set_psdt(0);
         assert_eq!(IoCommand::parse(&sqe), Err(Status::INVALID_FIELD.dnr()));
         sqe.set_psdt(1);

@@ -239,6 +239,19 @@ mod unit {
     use std::{future::poll_fn, task::Poll};
 
     #[test]
+    fn a_task_that_wakes_itself_and_ends_is_gone() {
+        let executor = Rc::new(Executor::new(201));
+        executor.enter();
+        executor.spawn(std::iter::once(poll_fn(|cx| {
+            cx.waker().wake_by_ref();
+            Poll::Ready(())
+        })));
+        executor.run_ready();
+        assert_eq!((executor.tasks(), executor.has_ready()), (0, false));
+        executor.leave();
+    }
+
+    #[test]
     fn ready_slots_of_a_task_are_polled_and_no_others() {
         let executor = Rc::new(Executor::new(200));
         executor.enter();

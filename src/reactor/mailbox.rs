@@ -11,7 +11,8 @@ use std::{
 type Message = Box<dyn FnOnce(&Reactor) + Send>;
 
 struct Shared {
-    queue: Mutex<VecDeque<Message>>,
+    /// None once the reactor has ended: then messages are dropped.
+    queue: Mutex<Option<VecDeque<Message>>>,
     event: OwnedFd,
 }
 
@@ -39,7 +40,8 @@ impl Mailbox {
         let free = all.iter().position(Option::is_none).unwrap_or(all.len());
         let reactor =
             u8::try_from(free).map_err(|_| io::Error::other("more than 256 reactors in one process"))?;
-        let mailbox = Mailbox { reactor, shared: Arc::new(Shared { queue: Mutex::default(), event }) };
+        let mailbox =
+            Mailbox { reactor, shared: Arc::new(Shared { queue: Mutex::new(Some(VecDeque::new())), event }) };
         if free == all.len() {
             all.push(None);
         }
@@ -50,7 +52,8 @@ impl Mailbox {
     /// Takes the reactor's number back; later wakes for it are dropped.
     pub(crate) fn unregister(&self) {
         ALL.write().unwrap_or_else(PoisonError::into_inner)[self.reactor as usize] = None;
-        self.shared.queue.lock().unwrap_or_else(PoisonError::into_inner).clear();
+        let left = self.shared.queue.lock().unwrap_or_else(PoisonError::into_inner).take();
+        drop(left);
     }
 
     pub(crate) fn reactor(&self) -> u8 {
@@ -64,8 +67,13 @@ impl Mailbox {
     /// Runs `message` on the reactor's thread, soon. If the reactor has ended, it is dropped.
     pub fn send(&self, message: impl FnOnce(&Reactor) + Send + 'static) {
         let mut queue = self.shared.queue.lock().unwrap_or_else(PoisonError::into_inner);
-        queue.push_back(Box::new(message));
-        let first = queue.len() == 1;
+        let Some(messages) = queue.as_mut() else {
+            drop(queue);
+            // Outside of the lock: what it holds may send messages of its own.
+            return drop(message);
+        };
+        messages.push_back(Box::new(message));
+        let first = messages.len() == 1;
         drop(queue);
         if first {
             let one = 1u64;
@@ -75,7 +83,8 @@ impl Mailbox {
     }
 
     pub(crate) fn take(&self) -> VecDeque<Message> {
-        std::mem::take(&mut *self.shared.queue.lock().unwrap_or_else(PoisonError::into_inner))
+        let mut queue = self.shared.queue.lock().unwrap_or_else(PoisonError::into_inner);
+        queue.as_mut().map(std::mem::take).unwrap_or_default()
     }
 }
 

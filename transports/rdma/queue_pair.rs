@@ -14,7 +14,8 @@ use super::{
     work,
 };
 use crate::{
-    Capsule, CloseReason, Described, Disconnected, FetchError, QueuePair, QueueParameters, SglSupport, Slot,
+    Arrivals, Capsule, CloseReason, Described, Disconnected, FetchError, QueuePair, QueueParameters,
+    SglSupport, Slot,
 };
 use futures::future::{Either, select};
 use nvme::{Cqe, Qid, Sqe, Status};
@@ -152,6 +153,7 @@ pub struct Inner<V: Verbs> {
     pub(super) owner: u32,
     number: u32,
     pub(super) terms: Terms,
+    pub(super) arrivals: Arrivals,
     pub(super) life: Cell<Life>,
     pub(super) room: Signal,
     pub(super) changed: Signal,
@@ -196,6 +198,7 @@ impl<V: Verbs> Inner<V> {
             device: device.clone(),
             owner,
             terms,
+            arrivals: Arrivals::default(),
             life: Cell::new(Life::Connecting),
             room: Signal::new(),
             changed: Signal::new(),
@@ -219,6 +222,7 @@ impl<V: Verbs> Inner<V> {
     }
 
     fn wake_all(&self) {
+        self.arrivals.end();
         for slot in &self.state.borrow().slots {
             if let Some(waker) = &slot.waker {
                 waker.wake_by_ref();
@@ -387,6 +391,10 @@ impl<V: Verbs> QueuePair for RdmaQueuePair<V> {
             Poll::Pending
         })
         .await
+    }
+
+    fn arrivals(&self) -> &Arrivals {
+        &self.0.arrivals
     }
 
     async fn fetch(&self, token: &mut Token, into: DataBuffer, len: usize) -> Result<DataBuffer, FetchError> {

@@ -234,6 +234,10 @@ pub(super) fn capsule<V: Verbs>(
     };
     let mut receives = receives.borrow_mut();
     let sqe = receives.sqe(arrived.receive);
+    // Slots are given in the order of arrival: one that is free takes what is parked first.
+    if !inner.terms.qid.is_admin() && inner.life.get() == Life::Open {
+        inner.arrivals.note(slot, sqe.fuse());
+    }
     let own = &mut state.slots[slot as usize];
     let in_capsule = receives.in_capsule(arrived.receive, arrived.len as usize - Sqe::LEN);
     own.layout = Layout::parse(&sqe, in_capsule, inner.terms.in_capsule, &mut own.pieces);

@@ -11,7 +11,8 @@ use super::{
     stall,
 };
 use crate::{
-    Capsule, CloseReason, Described, Disconnected, FetchError, QueuePair, QueueParameters, SglSupport, Slot,
+    Arrivals, Capsule, CloseReason, Described, Disconnected, FetchError, QueuePair, QueueParameters,
+    SglSupport, Slot,
 };
 use nvme::{Cid, Cqe, SglKind, Sqe, Status};
 use reactor::{Data, DataBuffer, Reactor, Reserve, Signal, system};
@@ -85,6 +86,7 @@ pub(super) struct Inner {
     pub(super) send: SendState,
     /// The submission queue's head, as the last completion told it; Connect has taken the first entry.
     sq_head: Cell<u32>,
+    arrivals: Arrivals,
     life: Cell<Life>,
     changed: Signal,
     receiving: Cell<bool>,
@@ -123,6 +125,7 @@ impl TcpQueuePair {
             }),
             send: SendState::new(count, negotiated.host_alignment),
             sq_head: Cell::new(1),
+            arrivals: Arrivals::default(),
             life: Cell::new(Life::Open),
             changed: Signal::new(),
             receiving: Cell::new(true),
@@ -164,6 +167,9 @@ impl Inner {
         let mut slots = self.slots.borrow_mut();
         // One slot per command the host may have outstanding; none free means that it sends more than it may.
         let slot = slots.free.pop().ok_or(Fatal::QueueOverrun)?;
+        if !self.parameters.qid.is_admin() {
+            self.arrivals.note(slot, sqe.fuse());
+        }
         let state = &mut slots.all[slot as usize];
         let token = Token { slot, cid: sqe.cid() };
         state.capsule = Some(Capsule { sqe, data, token });
@@ -216,6 +222,7 @@ impl Inner {
     }
 
     fn wake_all(&self) {
+        self.arrivals.end();
         for slot in &self.slots.borrow().all {
             if let Some(waker) = &slot.waker {
                 waker.wake_by_ref();
@@ -284,6 +291,10 @@ impl QueuePair for TcpQueuePair {
             Poll::Pending
         })
         .await
+    }
+
+    fn arrivals(&self) -> &Arrivals {
+        &self.0.arrivals
     }
 
     async fn fetch(&self, token: &mut Token, into: DataBuffer, len: usize) -> Result<DataBuffer, FetchError> {
