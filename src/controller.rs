@@ -53,7 +53,7 @@ pub struct Registered {
     pub id: u64,
     /// The door to its reactor.
     pub mailbox: Mailbox,
-    /// Counts received commands; the queue pair's reactor is the only writer.
+    /// Counts commands received and completed; the queue pair's reactor is the only writer.
     pub activity: Arc<AtomicU64>,
 }
 
@@ -341,7 +341,7 @@ impl Controller {
         self.state().queue_pairs.iter().filter(|pair| !pair.qid.is_admin()).count()
     }
 
-    /// Commands received on all its queue pairs: it changes when the host shows a sign of life.
+    /// Commands received and completed on all its queue pairs: it changes when the host shows a sign of life.
     pub fn activity(&self) -> u64 {
         let state = self.state();
         state.queue_pairs.iter().fold(0, |sum, pair| sum.wrapping_add(pair.activity.load(Ordering::Relaxed)))

@@ -67,9 +67,15 @@ pub struct QueuePair<Q> {
 }
 
 impl<Q: TransportQueuePair> QueuePair<Q> {
+    /// Counts a sign of life for keep alive: a command that was received or completed. Completions count, because a host may
+    /// need longer for the data of those it has sent than for its timeout.
+    fn note_activity(&self) {
+        self.activity.store(self.activity.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
+    }
+
     /// A command was received: the host lives.
     pub fn begin(&self) -> Instant {
-        self.activity.store(self.activity.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
+        self.note_activity();
         self.local.reactor.now()
     }
 
@@ -82,6 +88,7 @@ impl<Q: TransportQueuePair> QueuePair<Q> {
         completion: Completion,
         data: Data,
     ) -> impl Future<Output = Result<(), Disconnected>> + use<'a, Q> {
+        self.note_activity();
         let metrics = &self.local.metrics;
         let opcode = nvme::opcode::metric_index(self.qid.is_admin(), sqe);
         let latency = self.local.reactor.recent_now().saturating_duration_since(begun);
