@@ -12,7 +12,11 @@ use crate::{
 };
 use reactor::{Options, ReactorThread, SetupError, system};
 use std::{fmt, io, net::SocketAddr, sync::Arc};
-use transports::{Transport, tcp::Tcp};
+use transports::{
+    Transport,
+    rdma::{Rdma, RdmaCore},
+    tcp::Tcp,
+};
 
 /// Why a target did not start.
 #[derive(Debug)]
@@ -26,8 +30,13 @@ pub enum StartError {
         /// Why.
         error: io::Error,
     },
-    /// The transport of a port does not exist in this version.
-    NoRdma(u16),
+    /// There is no port but for RDMA, and no RDMA.
+    NoRdma {
+        /// The port's identifier.
+        port: u16,
+        /// Why.
+        error: io::Error,
+    },
     /// What the configuration names cannot be opened.
     Target(TargetError),
     /// A reactor cannot be set up.
@@ -44,12 +53,10 @@ impl fmt::Display for StartError {
                 "port {port}: cannot listen on {address}: {error} (choose another with port.address in the configuration \
                  or --listen)"
             ),
-            StartError::NoRdma(port) => {
-                write!(
-                    f,
-                    "port {port}: this version of weft has no RDMA transport: use `transport = \"tcp\"`"
-                )
-            }
+            StartError::NoRdma { port, error } => write!(
+                f,
+                "port {port}: there is no RDMA here: {error} (`rdma link` shows the devices; `transport = \"tcp\"` needs none)"
+            ),
             StartError::Target(error) => error.fmt(f),
             StartError::Reactor(index, error) => write!(f, "reactor {index}: {error}"),
             StartError::Watch(error) => write!(f, "cannot start the thread that watches sizes: {error}"),
@@ -84,8 +91,14 @@ impl Daemon {
         for (turn, (listener, port)) in listeners.into_iter().zip(&target.ports).enumerate() {
             let port = Arc::new(port.clone());
             threads[turn % threads.len()].mailbox.send(move |reactor| {
-                if let Some(local) = local::current() {
-                    reactor.spawn(queue_pair::serve_port::<Tcp>(local, port, listener));
+                let Some(local) = local::current() else { return };
+                match listener {
+                    Listener::Tcp(listener) => {
+                        reactor.spawn(queue_pair::serve_port::<Tcp>(local, port, listener));
+                    }
+                    Listener::Rdma(listener) => {
+                        reactor.spawn(queue_pair::serve_port::<Rdma<RdmaCore>>(local, port, listener));
+                    }
                 }
             });
         }
@@ -107,21 +120,56 @@ impl Daemon {
     }
 }
 
-type Bound = (Vec<<Tcp as Transport>::Port>, Vec<BoundPort>);
+/// A bound port, of one transport or the other.
+enum Listener {
+    Tcp(<Tcp as Transport>::Port),
+    Rdma(<Rdma<RdmaCore> as Transport>::Port),
+}
 
+type Bound = (Vec<Listener>, Vec<BoundPort>);
+
+/// Binds every port. Where there is no RDMA, ports for it are left out and that is said, as long as others remain.
 fn bind(config: &Config) -> Result<Bound, StartError> {
     let (mut listeners, mut ports) = (Vec::new(), Vec::new());
+    let mut left_out = None;
     for port in &config.ports {
-        if port.transport != TransportKind::Tcp {
-            return Err(StartError::NoRdma(port.id));
-        }
         let failed = |error| StartError::Listen { port: port.id, address: port.address, error };
-        let listener = Tcp::listen(port.address).map_err(failed)?;
-        let address = Tcp::local_address(&listener).map_err(failed)?;
+        let (listener, address) = match port.transport {
+            TransportKind::Tcp => {
+                let listener = Tcp::listen(port.address).map_err(failed)?;
+                let address = Tcp::local_address(&listener).map_err(failed)?;
+                (Listener::Tcp(listener), address)
+            }
+            TransportKind::Rdma => match Rdma::<RdmaCore>::listen(port.address) {
+                Ok(listener) => {
+                    let address = Rdma::<RdmaCore>::local_address(&listener).map_err(failed)?;
+                    (Listener::Rdma(listener), address)
+                }
+                Err(error) if is_no_rdma(&error) => {
+                    left_out.get_or_insert((port.id, error));
+                    continue;
+                }
+                Err(error) => return Err(failed(error)),
+            },
+        };
         ports.push(BoundPort { id: port.id, transport: port.transport, address });
         listeners.push(listener);
     }
-    Ok((listeners, ports))
+    match left_out {
+        Some((port, error)) if ports.is_empty() => Err(StartError::NoRdma { port, error }),
+        left_out => {
+            if let Some((port, error)) = left_out {
+                tracing::warn!(port, "there is no RDMA here, serving without: {error}");
+            }
+            Ok((listeners, ports))
+        }
+    }
+}
+
+/// The library is missing, or no device has the address.
+fn is_no_rdma(error: &io::Error) -> bool {
+    const NO_SUCH_DEVICE: i32 = 19;
+    error.kind() == io::ErrorKind::Unsupported || error.raw_os_error() == Some(NO_SUCH_DEVICE)
 }
 
 fn start_reactors(

@@ -103,6 +103,9 @@ fn entry(subsystem: &Subsystem, port: &BoundPort, reached: SocketAddr) -> Option
         TransportKind::Tcp => TransportType::Tcp,
         TransportKind::Rdma => TransportType::Rdma,
     } as u8;
+    if port.transport == TransportKind::Rdma {
+        entry.set_rdma();
+    }
     entry.address_family = match address {
         IpAddr::V4(_) => AddressFamily::Ipv4,
         IpAddr::V6(_) => AddressFamily::Ipv6,

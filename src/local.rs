@@ -79,7 +79,11 @@ impl Local {
     pub fn transport<T: Transport>(&self) -> Rc<T::Local> {
         let make = || -> Rc<dyn Any> { Rc::new(T::local(&self.reactor)) };
         let kept = self.transports.borrow_mut().entry(TypeId::of::<T>()).or_insert_with(make).clone();
-        kept.downcast().expect("it was made for this transport")
+        let kept: Rc<T::Local> = kept.downcast().expect("it was made for this transport");
+        if let Some(counters) = T::counters(&kept) {
+            self.metrics.rdma.get_or_init(|| counters.clone());
+        }
+        kept
     }
 
     /// Takes a queue pair in.

@@ -167,6 +167,8 @@ pub struct ReactorMetrics {
     pub host_terminations: [Counter; ProtocolError::ALL.len()],
     /// Health checks answered; see [`Registry::attach`].
     pub heartbeats: Counter,
+    /// What is counted of RDMA, where there is any.
+    pub rdma: OnceLock<Arc<transports::rdma::Counters>>,
 }
 
 impl ReactorMetrics {
@@ -187,6 +189,7 @@ impl ReactorMetrics {
             protocol_errors: [const { Counter::new() }; ProtocolError::ALL.len()],
             host_terminations: [const { Counter::new() }; ProtocolError::ALL.len()],
             heartbeats: Counter::new(),
+            rdma: OnceLock::new(),
         }
     }
 

@@ -28,6 +28,7 @@ mod log_pages;
 mod metrics;
 mod pressure;
 mod ranges;
+mod rdma;
 mod resize;
 mod stalled;
 mod tcp_errors;

@@ -19,7 +19,7 @@
 
 use nvme::{Cid, Cqe, Qid, Sqe, Status};
 use reactor::{BufferClass, Data, DataBuffer, Reactor};
-use std::{fmt, future::Future, io, net::SocketAddr, rc::Rc, time::Duration};
+use std::{fmt, future::Future, io, net::SocketAddr, rc::Rc, sync::Arc, time::Duration};
 
 mod arrivals;
 pub mod rdma;
@@ -296,6 +296,10 @@ pub trait Transport: Sized + 'static {
 
     /// What a reactor keeps, made when it is first needed.
     fn local(reactor: &Reactor) -> Self::Local;
+    /// What this transport counts on its own.
+    fn counters(_: &Self::Local) -> Option<&Arc<rdma::Counters>> {
+        None
+    }
     /// Binds an address.
     fn listen(address: SocketAddr) -> io::Result<Self::Port>;
     /// Where a port is bound.

@@ -10,7 +10,10 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use metrics::Unit;
 use reactor::Stats;
-use transports::ProtocolError;
+use transports::{
+    ProtocolError,
+    rdma::{Counters, adapter::WorkStatus},
+};
 
 use super::{Value, seconds};
 use crate::config::TransportKind;
@@ -195,7 +198,56 @@ pub static FAMILIES: &[Family] = &[
     family("weft_reactor_polling_seconds_total", Kind::SecondsCounter, Unit::Seconds, &["reactor"],
         "Time a reactor spent polling without finding work.",
         |registry, out| each_stats_seconds(registry, out, |stats| stats.polling_ns.get())),
+
+    family("weft_rdma_queue_pairs", Kind::Gauge, Unit::Count, &[],
+        "RDMA queue pairs that exist, those that are ending included.",
+        |registry, out| rdma(registry, out, &[(&[], &|rdma| &rdma.queue_pairs)])),
+    family("weft_rdma_work_requests_total", Kind::Counter, Unit::Count, &["kind"],
+        "Work requests posted to RDMA adapters.",
+        |registry, out| rdma(registry, out, &[
+            (&["receive"], &|rdma| &rdma.receives), (&["read"], &|rdma| &rdma.reads),
+            (&["write"], &|rdma| &rdma.writes), (&["send"], &|rdma| &rdma.sends),
+        ])),
+    family("weft_rdma_work_ended_total", Kind::Counter, Unit::Count, &["status"],
+        "Completions by status. Most work that succeeds makes none, and all that is flushed at a queue pair's end does.",
+        |registry, out| for (index, status) in WorkStatus::NAMES.iter().enumerate() {
+            rdma(registry, out, &[(&[status], &|rdma| &rdma.ended[index])]);
+        }),
+    family("weft_rdma_completions_total", Kind::Counter, Unit::Count, &[],
+        "Completions taken from RDMA completion queues.",
+        |registry, out| rdma(registry, out, &[(&[], &|rdma| &rdma.completions)])),
+    family("weft_rdma_polls_total", Kind::Counter, Unit::Count, &[],
+        "Looks at RDMA completion queues that found something.",
+        |registry, out| rdma(registry, out, &[(&[], &|rdma| &rdma.polls)])),
+    family("weft_rdma_doorbells_total", Kind::Counter, Unit::Count, &[],
+        "Calls that posted to a send queue: READs, WRITEs and responses of one turn go together.",
+        |registry, out| rdma(registry, out, &[(&[], &|rdma| &rdma.doorbells)])),
+    family("weft_rdma_waits_total", Kind::Counter, Unit::Count, &["reason"],
+        "Waits: for earlier READs, for room in the send queue, of a capsule for a free slot.",
+        |registry, out| rdma(registry, out, &[
+            (&["read"], &|rdma| &rdma.read_waits), (&["send"], &|rdma| &rdma.send_waits),
+            (&["slot"], &|rdma| &rdma.parked),
+        ])),
+    family("weft_rdma_invalidations_total", Kind::Counter, Unit::Count, &["by"],
+        "Keys that hosts asked to have invalidated: done with the response, or left to the host.",
+        |registry, out| rdma(registry, out, &[
+            (&["target"], &|rdma| &rdma.invalidations), (&["host"], &|rdma| &rdma.invalidations_left),
+        ])),
+    family("weft_rdma_rejects_total", Kind::Counter, Unit::Count, &[],
+        "RDMA connection requests rejected.",
+        |registry, out| rdma(registry, out, &[(&[], &|rdma| &rdma.rejects)])),
 ];
+
+/// Labels and the counter they are for.
+type RdmaCounter<'a> = (&'a [&'a str], &'a dyn Fn(&Counters) -> &reactor::Counter);
+
+/// Counters of RDMA over all reactors; zero where there is none.
+fn rdma(registry: &Registry, out: &mut Out<'_>, counters: &[RdmaCounter<'_>]) {
+    for (labels, counter) in counters {
+        let here = registry.reactors().iter().filter_map(|cells| cells.rdma.get());
+        out(labels, Value::Whole(here.map(|rdma| counter(rdma).get()).sum()));
+    }
+}
 
 /// One counter over all reactors.
 fn sum(registry: &Registry, counter: impl Fn(&ReactorMetrics) -> &Counter) -> u64 {

@@ -87,6 +87,16 @@ pub mod tcp_security {
     pub const TLS_1_3: u8 = 2;
 }
 
+/// The transport specific part for RDMA (TSAS), bytes 0 to 2.
+pub mod rdma {
+    /// Queue pair type (RDMA_QPTYPE): reliable connected.
+    pub const RELIABLE_CONNECTED: u8 = 1;
+    /// Provider type (RDMA_PRTYPE): not specified.
+    pub const ANY_PROVIDER: u8 = 1;
+    /// Connection management (RDMA_CMS): RDMA_CM, with IP addresses.
+    pub const RDMA_CM: u8 = 1;
+}
+
 /// Header of the discovery log page.
 #[derive(Debug, Clone, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable)]
 #[repr(C)]
@@ -173,6 +183,15 @@ impl DiscoveryEntry {
         write_ascii(&mut self.address, address);
     }
 
+    /// Writes the transport specific part for RDMA (TSAS): a reliable connection by RDMA_CM, over whatever provider.
+    pub fn set_rdma(&mut self) {
+        self.transport_specific[..3].copy_from_slice(&[
+            rdma::RELIABLE_CONNECTED,
+            rdma::ANY_PROVIDER,
+            rdma::RDMA_CM,
+        ]);
+    }
+
     /// Writes the subsystem NQN (SUBNQN).
     pub fn set_subsystem_nqn(&mut self, nqn: &Nqn) {
         nqn.write_field(&mut self.subsystem_nqn);
@@ -201,6 +220,13 @@ mod tests {
         assert_eq!(bytes[end], 0);
         assert_eq!(&bytes[512..523], b"192.0.2.1  ");
         assert_eq!(bytes[767..769], [b' ', 0]);
+    }
+
+    #[test]
+    fn rdma_entries_say_how_to_connect() {
+        let mut entry = DiscoveryEntry::new_zeroed();
+        entry.set_rdma();
+        assert_eq!(entry.as_bytes()[768..772], [1, 1, 1, 0]);
     }
 
     proptest! {

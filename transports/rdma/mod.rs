@@ -46,7 +46,7 @@ use crate::{Endpoints, FirstCapsule, HandshakeError, HandshakeLimits, QueueParam
 use adapter::Verbs;
 use nvme::Cqe;
 use reactor::Reactor;
-use std::{io, marker::PhantomData, net::SocketAddr, rc::Rc};
+use std::{io, marker::PhantomData, net::SocketAddr, rc::Rc, sync::Arc};
 
 /// The RDMA transport over some adapter.
 pub struct Rdma<V: Verbs>(PhantomData<V>);
@@ -62,6 +62,10 @@ impl<V: Verbs> Transport for Rdma<V> {
 
     fn local(reactor: &Reactor) -> Local<V> {
         Local::new(reactor)
+    }
+
+    fn counters(local: &Local<V>) -> Option<&Arc<Counters>> {
+        Some(&local.counters)
     }
 
     fn listen(address: SocketAddr) -> io::Result<Port<V>> {

@@ -36,6 +36,7 @@ soon() {
 
 # -- hosts --------------------------------------------------------------------------------------------------------------
 
+transport=tcp
 address=127.0.0.1
 service=4420
 host_a=nqn.2014-08.org.nvmexpress:uuid:0a0a0a0a-1111-4222-8333-444444444444
@@ -50,7 +51,7 @@ connect() {
     local nqn=$1 said
     shift
     # shellcheck disable=SC2046 # two words
-    said=$(timeout 60 nvme connect -t tcp -a "$address" -s "$service" -n "$nqn" $(identity) "$@" 2>&1) ||
+    said=$(timeout 60 nvme connect -t "$transport" -a "$address" -s "$service" -n "$nqn" $(identity) "$@" 2>&1) ||
         fail "nvme connect to $nqn: $said"
     ctrl=$(grep -oE 'nvme[0-9]+' <<<"$said" | tail -1)
     [ -n "$ctrl" ] || fail "nvme connect named no controller: $said"
@@ -58,7 +59,7 @@ connect() {
 
 discover() { # [nvme-cli options]: the discovery log as text
     # shellcheck disable=SC2046 # two words
-    timeout 60 nvme discover -t tcp -a "$address" -s "$service" $(identity) "$@"
+    timeout 60 nvme discover -t "$transport" -a "$address" -s "$service" $(identity) "$@"
 }
 
 state() { cat "/sys/class/nvme/$1/state" 2>/dev/null || echo gone; }
@@ -111,7 +112,7 @@ has_written() {
 # -- the target ---------------------------------------------------------------------------------------------------------
 #
 # target_start reads a description, one thing a line, and starts weft or the kernel's nvmet with it (TARGET):
-#   port ADDRESS                    default: 127.0.0.1, service 4420
+#   port ADDRESS [TRANSPORT]        default: $address, $transport, service 4420; several are possible for weft
 #   subsystem NQN any|HOSTNQN...    with the serial number WEFT0001, WEFT0002, ...
 #   namespace NSID memory|file|null SIZE_MIB [PATH|- [LBA-SIZE]]
 
@@ -123,8 +124,13 @@ target_stop() { "${TARGET}_stop"; }     # orderly, checks how it ends
 weft_config=/run/weft.toml
 weft_pid=
 
+weft_port() { # ID ADDRESS TRANSPORT
+    local at=$2
+    case $at in *:*) at="[$at]" ;; esac
+    printf '[[port]]\nid = %s\ntransport = "%s"\naddress = "%s:%s"\n' "$1" "$3" "$at" "$service"
+}
 weft_describe() {
-    local word rest serial=0 ports=''
+    local word rest serial=0 port=0 ports=''
     : >"$weft_config"
     local text=''
     { set +x; } 2>/dev/null
@@ -132,7 +138,10 @@ weft_describe() {
         # shellcheck disable=SC2086 # words of a line
         set -- $rest
         case $word in
-            port) ports=$1 ;;
+            port)
+                port=$((port + 1))
+                ports+=$(weft_port $port "$1" "${2:-$transport}")$'\n'
+                ;;
             subsystem)
                 text+=$'\n[[subsystem]]\n'"nqn = \"$1\""$'\n'"serial = \"$(printf 'WEFT%04d' $((++serial)))\""$'\n'
                 if [ "$2" = any ]; then
@@ -149,9 +158,8 @@ weft_describe() {
                 ;;
         esac
     done
-    ports=${ports:-$address}
-    case $ports in *:*) ports="[$ports]" ;; esac
-    printf '[[port]]\nid = 1\ntransport = "tcp"\naddress = "%s:%s"\n%s' "$ports" "$service" "$text" >"$weft_config"
+    ports=${ports:-$(weft_port 1 "$address" "$transport")}
+    printf '%s\n%s\n%s' "${weft_limits:-}" "$ports" "$text" >"$weft_config"
     set -x
     cat "$weft_config"
 }
@@ -189,7 +197,7 @@ nvmet_port=
 
 nvmet_describe() {
     local word rest sub serial=0 path
-    modprobe -a nvmet-tcp
+    modprobe -a "nvmet-$transport"
     modprobe null_blk nr_devices=0
     nvmet_subsystems=()
     nvmet_port=$address
@@ -243,7 +251,7 @@ nvmet_start() {
     local sub port=$nvmet/ports/1
     if [ ! -e "$port" ]; then
         mkdir "$port"
-        echo tcp >"$port/addr_trtype"
+        echo "$transport" >"$port/addr_trtype"
         case $nvmet_port in *:*) echo ipv6 ;; *) echo ipv4 ;; esac >"$port/addr_adrfam"
         echo "$nvmet_port" >"$port/addr_traddr"
         echo "$service" >"$port/addr_trsvcid"
