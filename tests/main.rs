@@ -4,6 +4,7 @@
 mod abort;
 mod admin;
 mod allocations;
+mod checks;
 mod config;
 mod connect;
 mod connect_errors;
