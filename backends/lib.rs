@@ -15,12 +15,11 @@
 #![forbid(unsafe_code)]
 
 mod file;
-pub mod in_use;
 mod memory;
 mod null;
 mod passthrough;
 
-pub use file::{File, FileError, FileOptions};
+pub use file::{File, FileError, FileOptions, partitions_of, users_of};
 pub use memory::Memory;
 pub use null::Null;
 pub use passthrough::{Abilities, DriveNamespace, Passthrough, PassthroughError, PassthroughQueue};

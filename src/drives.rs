@@ -1,6 +1,6 @@
 //! `weft drives`: the NVMe namespaces of this machine, what they are, who uses them, and what weft makes of them.
 
-use backends::{Passthrough, in_use};
+use backends::{Passthrough, partitions_of, users_of};
 use std::{
     fmt::Write as _,
     fs, io,
@@ -46,9 +46,9 @@ fn row(node: &Path) -> Row {
     let block = drive.block_device();
     let mut notes: Vec<String> =
         drive.obstacle().map(|why| format!("cannot be exported: {why}")).into_iter().collect();
-    let users = in_use::users(&block);
+    let users = users_of(&block);
     if users.is_empty() {
-        let partitions = in_use::partitions(&block);
+        let partitions = partitions_of(&block);
         if !partitions.is_empty() {
             notes.push(format!("has partitions ({}); nobody uses them", partitions.join(", ")));
         }

@@ -23,6 +23,12 @@ impl Device {
         Device { name, directory }
     }
 
+    /// The device the kernel calls so.
+    pub fn named(name: &str) -> Device {
+        let link = Path::new("/sys/class/block").join(name);
+        Device { name: name.to_owned(), directory: fs::canonicalize(&link).unwrap_or(link) }
+    }
+
     fn is_partition(&self) -> bool {
         self.directory.join("partition").exists()
     }
@@ -85,16 +91,32 @@ impl Device {
         self.number("discard_granularity")
     }
 
+    fn partitions(&self) -> Vec<PathBuf> {
+        let entries = fs::read_dir(&self.directory).into_iter().flatten().flatten();
+        entries.map(|entry| entry.path()).filter(|path| path.join("partition").exists()).collect()
+    }
+
     /// Who uses it: where it or a partition of it is mounted, used for swapping, or part of another device.
     pub fn users(&self) -> Vec<String> {
-        let mut parts = vec![self.directory.clone()];
-        let entries = fs::read_dir(&self.directory).into_iter().flatten().flatten();
-        parts.extend(entries.map(|entry| entry.path()).filter(|path| path.join("partition").exists()));
-        parts.iter().flat_map(|part| users_of(part)).collect()
+        let own = std::iter::once(self.directory.clone());
+        own.chain(self.partitions()).flat_map(|part| users_in(&part)).collect()
     }
 }
 
-fn users_of(directory: &Path) -> Vec<String> {
+/// Who uses the block device that the kernel calls `name`, or a partition of it, in words.
+pub fn users_of(name: &str) -> Vec<String> {
+    Device::named(name).users()
+}
+
+/// Names of the partitions of the block device that the kernel calls `name`.
+pub fn partitions_of(name: &str) -> Vec<String> {
+    let names = |path: PathBuf| Some(path.file_name()?.to_string_lossy().into_owned());
+    let mut all: Vec<String> = Device::named(name).partitions().into_iter().filter_map(names).collect();
+    all.sort();
+    all
+}
+
+fn users_in(directory: &Path) -> Vec<String> {
     let name = directory.file_name().unwrap_or_default().to_string_lossy();
     let number = fs::read_to_string(directory.join("dev")).unwrap_or_default();
     let number = number.trim();

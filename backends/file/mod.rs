@@ -9,6 +9,7 @@ mod error;
 mod open;
 mod status;
 
+pub use device::{partitions_of, users_of};
 pub use error::FileError;
 pub use open::FileOptions;
 

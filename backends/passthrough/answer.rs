@@ -40,11 +40,6 @@ pub(super) fn status_of(error: &io::Error, multipath: bool) -> Status {
     }
 }
 
-/// Whether an error says that the drive is not there any more.
-pub(super) fn is_gone(error: &io::Error) -> bool {
-    matches!(error.raw_os_error(), Some(ENODEV | ENXIO | EBADF | ESHUTDOWN))
-}
-
 // Linux's numbers, which `std` does not name; the same on every architecture weft runs on.
 const EPERM: i32 = 1;
 const EINTR: i32 = 4;
@@ -97,6 +92,6 @@ mod tests {
         assert_eq!(status(EACCES), Status::OPERATION_DENIED.dnr());
         assert_eq!(status(5), Status::INTERNAL_ERROR);
         assert_eq!(status(EOPNOTSUPP), Status::INVALID_OPCODE.dnr());
-        assert!(is_gone(&io::Error::from_raw_os_error(ENXIO)) && !is_gone(&io::Error::from_raw_os_error(5)));
+        assert_eq!(status(ENXIO), Status::INTERNAL_PATH_ERROR);
     }
 }

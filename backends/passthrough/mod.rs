@@ -12,7 +12,7 @@ mod queue;
 
 pub use probe::{Abilities, DriveNamespace};
 
-use crate::{Backend, Geometry, in_use};
+use crate::{Backend, Description, Extent, Geometry, users_of};
 use node::{Node, Shared};
 use queue::DriveQueuePair;
 use reactor::Reactor;
@@ -91,7 +91,7 @@ impl Passthrough {
         if let Some(why) = drive.obstacle() {
             return Err(PassthroughError::Unusable(path.into(), why));
         }
-        let users = in_use::users(&drive.block_device());
+        let users = users_of(&drive.block_device());
         if !users.is_empty() && !force {
             return Err(PassthroughError::InUse(path.into(), users));
         }
@@ -103,6 +103,26 @@ impl Passthrough {
     pub fn look(path: &Path) -> Result<DriveNamespace, PassthroughError> {
         check_name(path)?;
         DriveNamespace::probe(path, &probe::open(path, true)?)
+    }
+
+    /// The drive by its serial number and namespace, wherever it is now.
+    fn find_again(&self) -> Option<probe::Size> {
+        let nodes = std::fs::read_dir("/sys/class/nvme-generic").ok()?;
+        for name in nodes.flatten().map(|entry| entry.file_name()) {
+            let path = Path::new("/dev").join(name);
+            let Ok(found) = Passthrough::look(&path) else { continue };
+            if (&found.serial, &found.model, found.nsid)
+                != (&self.drive.serial, &self.drive.model, self.drive.nsid)
+            {
+                continue;
+            }
+            let node = probe::open(&path, self.read_only).ok()?;
+            let size = DriveNamespace::size(&node, found.nsid).ok()?;
+            self.shared.replace(node);
+            tracing::info!("drive {} ({}) is back as {}", found.serial, found.model, path.display());
+            return Some(size);
+        }
+        None
     }
 
     /// What the drive says of it.
@@ -204,6 +224,27 @@ impl Backend for Passthrough {
             lba_count: self.drive.lba_count,
             volatile_write_cache: self.drive.volatile_write_cache && !self.read_only,
         }
+    }
+
+    fn description(&self) -> Description {
+        Description {
+            topology: None,
+            deallocated_reads_zeroes: self.drive.deallocated_reads_zeroes,
+            thin: false,
+            rotational: false,
+        }
+    }
+
+    /// Asks the drive again. One that went is looked for among the drives of this machine, under whatever name it came back,
+    /// and taken up again; one that was formatted to other blocks under us is no use to hosts that know the old ones.
+    fn measure(&self) -> io::Result<Option<Extent>> {
+        let now = match DriveNamespace::size(&self.shared.current(), self.drive.nsid) {
+            Ok(now) => now,
+            Err(error) => self.find_again().ok_or(error)?,
+        };
+        let same = now.lba_size == self.drive.lba_size && now.metadata_size == 0;
+        let bytes = if same { now.lba_count.saturating_mul(now.lba_size.into()) } else { 0 };
+        Ok(Some(Extent { bytes, used: bytes }))
     }
 
     fn queue(&self, reactor: &Reactor) -> io::Result<PassthroughQueue> {

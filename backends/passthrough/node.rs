@@ -1,6 +1,5 @@
 //! The way to a drive: its open node, shared by all reactors, and what one reactor keeps of it.
 
-use super::answer;
 use reactor::{BufferClass, DataBuffer, DriveCommand, Driven, Reactor};
 use std::{
     cell::{Cell, RefCell},
@@ -10,7 +9,7 @@ use std::{
     rc::Rc,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicBool, AtomicU64, Ordering},
+        atomic::{AtomicU64, Ordering},
     },
     time::Duration,
 };
@@ -38,18 +37,23 @@ pub(super) struct Shared {
     node: Mutex<Arc<OwnedFd>>,
     /// Counts how often the node was opened anew.
     epoch: AtomicU64,
-    gone: AtomicBool,
     multipath: bool,
 }
 
 impl Shared {
     pub(super) fn new(node: OwnedFd, multipath: bool) -> Shared {
-        Shared {
-            node: Mutex::new(Arc::new(node)),
-            epoch: AtomicU64::new(0),
-            gone: AtomicBool::new(false),
-            multipath,
-        }
+        Shared { node: Mutex::new(Arc::new(node)), epoch: AtomicU64::new(0), multipath }
+    }
+
+    /// The node commands go to.
+    pub(super) fn current(&self) -> Arc<OwnedFd> {
+        self.node().clone()
+    }
+
+    /// From now on commands go to this node; each reactor notices with its next one.
+    pub(super) fn replace(&self, node: OwnedFd) {
+        *self.node() = Arc::new(node);
+        self.epoch.fetch_add(1, Ordering::Release);
     }
 
     fn node(&self) -> MutexGuard<'_, Arc<OwnedFd>> {
@@ -102,16 +106,7 @@ impl Drive for Node {
         offset: usize,
         len: usize,
     ) -> impl Future<Output = Driven> {
-        let running = self.reactor.drive(&self.descriptor(), &command, buffer, offset, len);
-        async move {
-            let driven = running.await;
-            if let Err(error) = &driven.0
-                && answer::is_gone(error)
-            {
-                self.shared.gone.store(true, Ordering::Relaxed);
-            }
-            driven
-        }
+        self.reactor.drive(&self.descriptor(), &command, buffer, offset, len)
     }
 
     fn buffer(&self, len: usize) -> impl Future<Output = DataBuffer> {

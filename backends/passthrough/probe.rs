@@ -10,7 +10,7 @@ use nvme::{
 };
 use reactor::{DriveCommand, DriveQueue, drive_admin, drive_nsid, system};
 use std::{
-    fs,
+    fs, io,
     os::fd::OwnedFd,
     path::{Path, PathBuf},
 };
@@ -72,6 +72,26 @@ pub struct DriveNamespace {
     pub firmware: String,
 }
 
+/// How large a namespace is, and in which blocks.
+pub(super) struct Size {
+    pub(super) lba_size: u32,
+    pub(super) lba_count: u64,
+    pub(super) metadata_size: u16,
+}
+
+impl Size {
+    fn of(namespace: &IdentifyNamespace) -> Size {
+        let flbas = namespace.formatted_lba_size;
+        let format = usize::from(flbas & 0xf) + usize::from(flbas >> 5 & 3) * 16;
+        let format = &namespace.lba_formats[format];
+        Size {
+            lba_size: 1_u32.checked_shl(format.lba_data_size.into()).unwrap_or(0),
+            lba_count: namespace.size.get(),
+            metadata_size: format.metadata_size.get(),
+        }
+    }
+}
+
 impl DriveNamespace {
     /// The kernel's name of its block device.
     pub fn block_device(&self) -> String {
@@ -98,6 +118,14 @@ impl DriveNamespace {
         Ok(Self::from_parts(nsid, &controller, &namespace, &limits, &sysfs))
     }
 
+    /// What the drive says of a namespace's size now.
+    pub(super) fn size(node: &OwnedFd, nsid: u32) -> io::Result<Size> {
+        let mut page = vec![0; IDENTIFY_LEN];
+        identify(node, cns::NAMESPACE, nsid, &mut page)?;
+        let short = || io::Error::other("its Identify data is too short");
+        Ok(Size::of(&IdentifyNamespace::from_bytes(&page).ok_or_else(short)?))
+    }
+
     fn from_parts(
         nsid: u32,
         controller: &IdentifyController,
@@ -105,10 +133,7 @@ impl DriveNamespace {
         limits: &IdentifyNvmController,
         sysfs: &Sysfs,
     ) -> DriveNamespace {
-        let flbas = namespace.formatted_lba_size;
-        let format = usize::from(flbas & 0xf) + usize::from(flbas >> 5 & 3) * 16;
-        let format = &namespace.lba_formats[format];
-        let lba_size = 1_u32.checked_shl(format.lba_data_size.into()).unwrap_or(0);
+        let Size { lba_size, lba_count, metadata_size } = Size::of(namespace);
         let commands = controller.optional_nvm_commands.get();
         let has = |bit| commands & bit != 0;
         let reads_zeroes = namespace.deallocate_features & 7 == deallocate::READS_ZEROS;
@@ -122,8 +147,8 @@ impl DriveNamespace {
             node: sysfs.node.clone(),
             nsid,
             lba_size,
-            lba_count: namespace.size.get(),
-            metadata_size: format.metadata_size.get(),
+            lba_count,
+            metadata_size,
             protection: namespace.protection_settings & 7,
             command_set: sysfs.command_set,
             max_bytes: sysfs.max_bytes(controller.max_data_transfer_size),
@@ -151,7 +176,7 @@ fn text(bytes: &[u8]) -> String {
 }
 
 /// Identify, by `ioctl`. A drive that refuses it is an error like one that cannot be reached.
-fn identify(node: &OwnedFd, cns: u8, nsid: u32, page: &mut [u8]) -> std::io::Result<()> {
+fn identify(node: &OwnedFd, cns: u8, nsid: u32, page: &mut [u8]) -> io::Result<()> {
     let command = DriveCommand {
         queue: DriveQueue::Admin,
         opcode: AdminOpcode::Identify.code(),
@@ -161,7 +186,7 @@ fn identify(node: &OwnedFd, cns: u8, nsid: u32, page: &mut [u8]) -> std::io::Res
     };
     match drive_admin(node, &command, page)?.status & 0x7ff {
         0 => Ok(()),
-        status => Err(std::io::Error::other(format!("the drive answers with status {status:03x}h"))),
+        status => Err(io::Error::other(format!("the drive answers with status {status:03x}h"))),
     }
 }
 
