@@ -10,7 +10,7 @@ use std::{
 };
 use weft::{
     cli::{CheckArgs, Cli, Command, ConvertArgs, ServeArgs},
-    config::{AllowedHosts, Config, Format, Loaded},
+    config::{AllowedHosts, Config, Format, Loaded, TransportKind},
     control,
     daemon::Daemon,
     drives, logging,
@@ -163,7 +163,11 @@ fn run(config: &Config, is_default: bool) -> Result<()> {
 /// Says what is exported and how to use it.
 fn announce(config: &Config, target: &Target, control: &control::ControlThread, is_default: bool) {
     for port in &target.ports {
-        tracing::info!(port = port.id, "listening on {} (NVMe/TCP)", port.address);
+        let transport = match port.transport {
+            TransportKind::Tcp => "NVMe/TCP",
+            TransportKind::Rdma => "NVMe/RDMA",
+        };
+        tracing::info!(port = port.id, "listening on {} ({transport})", port.address);
     }
     tracing::info!("metrics on http://{}/metrics", control.address());
     for subsystem in &target.subsystems {

@@ -16,7 +16,10 @@ use std::{
     io,
     pin::pin,
     rc::{Rc, Weak},
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicU32, Ordering},
+    },
 };
 
 /// Memory for shared receives of one reactor and device.
@@ -115,7 +118,7 @@ impl<V: Verbs> LocalDevice<V> {
                 }
                 None => None,
             };
-            let cq = V::completion_queue(&device, completions, 0)?;
+            let cq = V::completion_queue(&device, completions, next_vector())?;
             let descriptor = V::cq_descriptor(&cq)?;
             Ok((domain, regions, shared, cq, descriptor))
         });
@@ -292,6 +295,12 @@ impl<V: Verbs> LocalDevice<V> {
             self.places.borrow_mut().iter_mut().filter_map(|place| place.pair.take()).collect();
         drop(pairs);
     }
+}
+
+/// Interrupts of one device's queues go to different processors, as far as the device can.
+fn next_vector() -> u32 {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    NEXT.fetch_add(1, Ordering::Relaxed)
 }
 
 /// How many shared receives are worth having.

@@ -111,7 +111,8 @@ rdma_verify_sizes() {
     device "$ctrl" 1
     local size depth
     for depth in 1 2 3 32 128; do
-        for size in 512 4k 16k 1m; do verify "$dev" $size 2m --iodepth=$depth; done
+        # shellcheck disable=SC2086 # two words: block size and amount
+        for size in "512 128k" "4k 512k" "16k 1m" "1m 4m"; do verify "$dev" $size --iodepth=$depth; done
     done
 }
 
@@ -237,6 +238,28 @@ rdma_multipath() { # one namespace over TCP and RDMA as one device; one path is 
     disconnect "$by_tcp"
     wait "$job" || fail "I/O failed or did not verify"
     is_live "$by_rdma" || fail "$by_rdma is $(state "$by_rdma")"
+}
+
+# What it costs: mean numbers of I/O a second, to be compared with those of TARGET=nvmet. With ICOUNT=1 guest time counts
+# instructions, so that the figures repeat. Without polling: host and target share the processors.
+add_case speed 900
+rdma_speed() {
+    rdma_up
+    weft_limits=$'[reactors]\npoll_us = 0'
+    target_start <<<"subsystem $one any
+        namespace 1 memory 64 - 4096"
+    connect "$one" --nr-io-queues=2
+    device "$ctrl" 1
+    dd if=/dev/zero of="$dev" bs=1M oflag=direct count=64
+    local job said
+    for job in "randread 4k 1" "randread 4k 32" "randwrite 4k 32" "read 128k 8" "write 128k 8"; do
+        # shellcheck disable=SC2086 # three words
+        set -- $job
+        said=$(fio --name=speed --thread --filename="$dev" --direct=1 --ioengine=io_uring --rw="$1" --bs="$2" --iodepth="$3" \
+            --time_based --runtime=1 --size=64m --output-format=json |
+            jq '.jobs[0] | if .read.iops > 0 then .read.iops else .write.iops end | floor')
+        report note "$TARGET $1 $2 depth $3: $said IOPS"
+    done
 }
 
 add_case many-connects 480 weft
