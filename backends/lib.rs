@@ -14,11 +14,13 @@
 
 #![forbid(unsafe_code)]
 
+mod faulty;
 mod file;
 mod memory;
 mod null;
 mod passthrough;
 
+pub use faulty::{Faults, Faulty};
 pub use file::{File, FileError, FileOptions, partitions_of, users_of};
 pub use memory::Memory;
 pub use null::Null;
@@ -134,6 +136,8 @@ pub enum Storage {
     Null(Null),
     /// A namespace of a drive.
     Passthrough(Passthrough),
+    /// One of the others, misbehaving on purpose: for tests.
+    Faulty(Faulty),
 }
 
 impl Backend for Storage {
@@ -145,6 +149,7 @@ impl Backend for Storage {
             Storage::File(backend) => backend.geometry(),
             Storage::Null(backend) => backend.geometry(),
             Storage::Passthrough(backend) => backend.geometry(),
+            Storage::Faulty(backend) => backend.geometry(),
         }
     }
 
@@ -154,6 +159,7 @@ impl Backend for Storage {
             Storage::Passthrough(backend) => backend.description(),
             Storage::File(backend) => backend.description(),
             Storage::Null(backend) => backend.description(),
+            Storage::Faulty(backend) => backend.description(),
         }
     }
 
@@ -163,6 +169,7 @@ impl Backend for Storage {
             Storage::Passthrough(backend) => backend.measure(),
             Storage::File(backend) => backend.measure(),
             Storage::Null(backend) => backend.measure(),
+            Storage::Faulty(backend) => backend.measure(),
         }
     }
 
@@ -172,6 +179,7 @@ impl Backend for Storage {
             Storage::File(backend) => StorageQueue::File(backend.queue(reactor)?),
             Storage::Null(backend) => StorageQueue::Null(backend.queue(reactor)?),
             Storage::Passthrough(backend) => StorageQueue::Passthrough(backend.queue(reactor)?),
+            Storage::Faulty(backend) => StorageQueue::Faulty(backend.queue(reactor)?),
         })
     }
 }
@@ -186,6 +194,8 @@ pub enum StorageQueue {
     Null(null::NullQueue),
     /// See [`Passthrough`].
     Passthrough(PassthroughQueue),
+    /// See [`Faulty`].
+    Faulty(faulty::FaultyQueue),
 }
 
 impl BackendQueue for StorageQueue {
@@ -195,6 +205,7 @@ impl BackendQueue for StorageQueue {
             StorageQueue::File(queue) => queue.execute(command, data).await,
             StorageQueue::Null(queue) => queue.execute(command, data).await,
             StorageQueue::Passthrough(queue) => queue.execute(command, data).await,
+            StorageQueue::Faulty(queue) => queue.execute(command, data).await,
         }
     }
 
@@ -204,6 +215,7 @@ impl BackendQueue for StorageQueue {
             StorageQueue::File(queue) => queue.deallocate(lba, blocks).await,
             StorageQueue::Null(queue) => queue.deallocate(lba, blocks).await,
             StorageQueue::Passthrough(queue) => queue.deallocate(lba, blocks).await,
+            StorageQueue::Faulty(queue) => queue.deallocate(lba, blocks).await,
         }
     }
 }

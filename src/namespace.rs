@@ -8,7 +8,7 @@ use crate::{
     },
 };
 use backends::{
-    Backend, Description, File, FileError, FileOptions, Geometry, Memory, Null, Passthrough,
+    Backend, Description, Faulty, File, FileError, FileOptions, Geometry, Memory, Null, Passthrough,
     PassthroughError, Storage, StorageQueue,
 };
 use nvme::{Nsid, Status, Uuid};
@@ -146,6 +146,13 @@ impl Namespace {
                 say_what(config.nsid, path, &file);
                 Storage::File(file)
             }
+        };
+        let storage = match &config.faults {
+            Some(faults) => {
+                tracing::warn!(nsid = config.nsid, "this namespace misbehaves on purpose: it has `faults`");
+                Storage::Faulty(Faulty::new(storage, faults.clone()))
+            }
+            None => storage,
         };
         let blocks = storage.geometry().lba_count;
         let medium = match &config.backend {

@@ -22,6 +22,7 @@
 mod ana;
 mod checks;
 mod document;
+mod faults;
 mod identity;
 mod json;
 mod model;

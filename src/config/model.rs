@@ -9,6 +9,7 @@ use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use backends::Faults;
 use nvme::{ControllerId, Nqn, Uuid};
 
 use super::identity;
@@ -196,6 +197,8 @@ pub struct Namespace {
     pub enabled: bool,
     /// Its ANA group: 1 to [`MAX_ANA_GROUP`].
     pub ana_group: u32,
+    /// What goes wrong on purpose: for tests.
+    pub faults: Option<Faults>,
 }
 
 /// What holds the blocks of a namespace.
@@ -314,6 +317,7 @@ impl Namespace {
             read_only: false,
             enabled: true,
             ana_group: DEFAULT_ANA_GROUP,
+            faults: None,
         }
     }
 }

@@ -3,6 +3,7 @@
 use std::ops::RangeInclusive;
 
 use super::checks::{Known, Taken};
+use super::faults;
 use super::identity;
 use super::model::{
     DEFAULT_ANA_GROUP, DEFAULT_LBA_SIZE, MAX_ANA_GROUP, MAX_NSID, Namespace, NamespaceBackend,
@@ -61,6 +62,7 @@ fn read_one(
     if let Some(Located { value: Some(value), at }) = nguid {
         known.check_nguid(taken, Located { value, at }, section.path("nguid"));
     }
+    let faults = faults::read(&section);
     section.finish();
 
     let nsid = nsid?.value;
@@ -74,6 +76,7 @@ fn read_one(
         read_only,
         enabled,
         ana_group: ana_group.map_or(DEFAULT_ANA_GROUP, |group| group.value),
+        faults,
     })
 }
 

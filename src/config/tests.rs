@@ -6,6 +6,9 @@ use std::num::NonZeroUsize;
 use std::path::Path;
 use std::time::Duration;
 
+use backends::Faults;
+use nvme::Status;
+
 use super::*;
 
 mod nvmetcli;
@@ -65,6 +68,14 @@ nguid = "FEDCBA9876543210fedcba9876543210"
 read_only = true
 enabled = false
 ana_group = 2
+[subsystem.namespace.faults]
+seed = 9
+min_delay_us = 10
+max_delay_us = 20
+error_one_in = 30
+errors = [0x281]
+hang_one_in = 40
+hang_ms = 50
 [[subsystem.namespace]]
 nsid = 1
 backend = "null"
@@ -124,6 +135,18 @@ fn the_smallest_configuration_gets_the_defaults() {
     expected.subsystems[0].serial = identity::derived_serial("nqn.2026-12.io.weft:one");
     expected.subsystems[0].namespaces = vec![Namespace::memory(&nqn("nqn.2026-12.io.weft:one"), 1, 1 << 20)];
     assert_eq!(loaded.config, expected);
+}
+
+fn every_fault() -> Faults {
+    Faults {
+        seed: 9,
+        min_delay: Duration::from_micros(10),
+        max_delay: Duration::from_micros(20),
+        error_one_in: 30,
+        errors: vec![Status::from_wire(0x281 << 1)],
+        hang_one_in: 40,
+        hang: Some(Duration::from_millis(50)),
+    }
 }
 
 #[test]
@@ -193,6 +216,7 @@ fn every_key_arrives() {
             read_only: true,
             enabled: false,
             ana_group: 2,
+            faults: Some(every_fault()),
         }
     );
     assert_eq!(null.backend, NamespaceBackend::Null { size_bytes: 1 << 40 });

@@ -194,6 +194,7 @@ impl Arena {
     }
 
     fn buffer(self: &Rc<Self>, page: u32, order: u8) -> DataBuffer {
+        self.stats.buffer_bytes.add((PAGE << order) as u64);
         DataBuffer { arena: self.clone(), page, len: 0, order }
     }
 }
@@ -402,6 +403,7 @@ impl DataBuffer {
 
 impl Drop for DataBuffer {
     fn drop(&mut self) {
+        self.arena.stats.buffer_bytes.sub(self.capacity() as u64);
         let mut state = self.arena.state.borrow_mut();
         state.buddy.give(self.page, self.order);
         if !state.queue.is_empty() {

@@ -43,6 +43,8 @@ pub struct Stats {
     pub polling_ns: Cell,
     /// Messages taken from the mailbox.
     pub messages: Cell,
+    /// Bytes of data buffers in use.
+    pub buffer_bytes: Cell,
     /// Commands that had to wait for a data buffer.
     pub buffer_waits: Cell,
     /// Times a receive stream had to wait for a data buffer.

@@ -263,6 +263,7 @@ fn read_namespace(
         read_only: false,
         enabled,
         ana_group,
+        faults: None,
     })
 }
 

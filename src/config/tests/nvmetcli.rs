@@ -81,6 +81,7 @@ fn the_smallest_file_of_nvmetcli() {
             read_only: false,
             enabled: true,
             ana_group: 1,
+            faults: None,
         }
     );
 }

@@ -371,3 +371,23 @@ fn ranges_of_controller_identifiers() {
         "{said:?}"
     );
 }
+
+#[test]
+fn faults_are_off_by_default_and_their_mistakes_are_named() {
+    let with = |faults: &str| format!("{PORT}{SUBSYSTEM}{NAMESPACE}[subsystem.namespace.faults]\n{faults}");
+    let config = Config::parse(&with(""), "test").unwrap().config;
+    let faults = config.subsystems[0].namespaces[0].faults.clone().unwrap();
+    assert_eq!((faults.error_one_in, faults.hang_one_in, faults.max_delay), (0, 0, Duration::ZERO));
+    assert_eq!(
+        mistakes(&with("min_delay_us = 5\nmax_delay_us = 4\nerrors = [0, 0x800]\nhang_s = 1\n")),
+        [
+            "14:16: subsystem.namespace.faults.max_delay_us: 4: expected at least min_delay_us, which \
+             is 5",
+            "15:11: subsystem.namespace.faults.errors: 0 is out of range: expected an integer from \
+             1 to 2047",
+            "15:14: subsystem.namespace.faults.errors: 0x800 is out of range: expected an integer from \
+             1 to 2047",
+            "16:1: subsystem.namespace.faults.hang_s: unknown key: did you mean \"hang_ms\"?",
+        ]
+    );
+}
