@@ -187,6 +187,7 @@ fn start_reactors(
             buffers: config.reactors.buffer_bytes as usize,
             max_buffer: config.limits.max_transfer_bytes as usize,
             poll: config.reactors.poll,
+            made_up_time: false,
         };
         let (for_reactor, metrics) = (target.clone(), metrics.clone());
         let started =

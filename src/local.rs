@@ -6,7 +6,7 @@ use reactor::{Reactor, Signal};
 use std::{
     any::{Any, TypeId},
     cell::{Cell, RefCell},
-    collections::HashMap,
+    collections::{BTreeMap, HashMap},
     io,
     rc::Rc,
     sync::Arc,
@@ -39,7 +39,7 @@ pub struct Local {
     pub target: Arc<Target>,
     /// Counted here.
     pub metrics: Arc<ReactorMetrics>,
-    queue_pairs: RefCell<HashMap<u64, Rc<dyn Ending>>>,
+    queue_pairs: RefCell<BTreeMap<u64, Rc<dyn Ending>>>,
     greeting: Cell<usize>,
     tables: RefCell<HashMap<usize, Rc<NamespaceTable>>>,
     transports: RefCell<HashMap<TypeId, Rc<dyn Any>>>,

@@ -1,5 +1,6 @@
 //! The behaviour tests of weft: one binary, one module for each topic. Every test starts its own target process on
-//! ports of its own and talks to it through [`host`], which shares no code with weft.
+//! ports of its own and talks to it through [`host`], which shares no code with weft; but for those
+//! that must run it in their own process.
 
 mod abort;
 mod admin;
@@ -15,6 +16,7 @@ mod digests;
 mod discovery;
 mod durable;
 mod events;
+mod faulty;
 mod features;
 mod files;
 mod fused;
@@ -31,6 +33,7 @@ mod pressure;
 mod ranges;
 mod rdma;
 mod resize;
+mod simulation;
 mod stalled;
 mod tcp_errors;
 mod tcp_stream;

@@ -17,11 +17,12 @@
 
 #![deny(unsafe_code)]
 
-use nvme::{Cid, Cqe, Qid, Sqe, Status};
+use nvme::{Cid, Cqe, Qid, SglKind, Sqe, Status};
 use reactor::{BufferClass, Data, DataBuffer, Reactor};
 use std::{fmt, future::Future, io, net::SocketAddr, rc::Rc, sync::Arc, time::Duration};
 
 mod arrivals;
+pub mod loopback;
 pub mod rdma;
 pub mod tcp;
 
@@ -272,6 +273,20 @@ impl From<io::Error> for HandshakeError {
     fn from(error: io::Error) -> Self {
         HandshakeError::Io(error)
     }
+}
+
+/// What a command's data descriptor describes, where there is no remote memory to name: in the capsule, or asked for.
+fn described_without_keys(sqe: &Sqe) -> Result<Described, Status> {
+    let sgl = sqe.sgl();
+    let in_capsule = match sgl.kind {
+        SglKind::InCapsule if sgl.address != 0 => return Err(Status::SGL_OFFSET_INVALID.dnr()),
+        SglKind::InCapsule => true,
+        SglKind::Transport => false,
+        SglKind::Keyed { .. } | SglKind::Other(_) => {
+            return Err(Status::SGL_DESCRIPTOR_TYPE_INVALID.dnr());
+        }
+    };
+    Ok(Described { len: sgl.length.into(), in_capsule })
 }
 
 /// One kind of fabric.

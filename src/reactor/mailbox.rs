@@ -82,6 +82,11 @@ impl Mailbox {
         }
     }
 
+    pub(crate) fn is_empty(&self) -> bool {
+        let queue = self.shared.queue.lock().unwrap_or_else(PoisonError::into_inner);
+        queue.as_ref().is_none_or(VecDeque::is_empty)
+    }
+
     pub(crate) fn take(&self) -> VecDeque<Message> {
         let mut queue = self.shared.queue.lock().unwrap_or_else(PoisonError::into_inner);
         queue.as_mut().map(std::mem::take).unwrap_or_default()

@@ -12,9 +12,9 @@ use super::{
 };
 use crate::{
     Arrivals, Capsule, CloseReason, Described, Disconnected, FetchError, QueuePair, QueueParameters,
-    SglSupport, Slot,
+    SglSupport, Slot, described_without_keys,
 };
-use nvme::{Cid, Cqe, SglKind, Sqe, Status};
+use nvme::{Cid, Cqe, Sqe, Status};
 use reactor::{Data, DataBuffer, Reactor, Reserve, Signal, system};
 use std::{
     cell::{Cell, RefCell},
@@ -260,16 +260,7 @@ impl QueuePair for TcpQueuePair {
     }
 
     fn described(&self, _: &Token, sqe: &Sqe) -> Result<Described, Status> {
-        let sgl = sqe.sgl();
-        let in_capsule = match sgl.kind {
-            SglKind::InCapsule if sgl.address != 0 => return Err(Status::SGL_OFFSET_INVALID.dnr()),
-            SglKind::InCapsule => true,
-            SglKind::Transport => false,
-            SglKind::Keyed { .. } | SglKind::Other(_) => {
-                return Err(Status::SGL_DESCRIPTOR_TYPE_INVALID.dnr());
-            }
-        };
-        Ok(Described { len: sgl.length.into(), in_capsule })
+        described_without_keys(sqe)
     }
 
     async fn receive(&self, slot: Slot) -> Result<Capsule<Token>, Disconnected> {

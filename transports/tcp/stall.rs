@@ -20,7 +20,7 @@ pub(super) async fn watch(inner: Rc<Inner>) {
         if let Either::Left(_) = select(closed, inner.reactor.sleep(limit / LOOKS)).await {
             return;
         }
-        let now = Instant::now();
+        let now = inner.reactor.now();
         let unread = inner.send.is_in_flight().then(|| system::unacknowledged(&inner.socket));
         sending = match (unread, sending) {
             (Some(unread), Some((before, since))) if unread == before => Some((unread, since)),

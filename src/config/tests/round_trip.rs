@@ -77,6 +77,7 @@ fn namespace() -> impl Strategy<Value = Namespace> {
                 read_only,
                 enabled,
                 ana_group,
+                faults: None,
             }
         },
     )
