@@ -83,6 +83,7 @@ pub struct LocalDevice<V: Verbs> {
     armed: Cell<bool>,
     completions: Cell<u32>,
     reserved: Cell<u32>,
+    gone: Cell<bool>,
     retired: Cell<bool>,
     changed: Signal,
 }
@@ -148,6 +149,7 @@ impl<V: Verbs> LocalDevice<V> {
             armed: Cell::new(false),
             completions: Cell::new(completions),
             reserved: Cell::new(0),
+            gone: Cell::new(false),
             retired: Cell::new(false),
             changed: Signal::new(),
         });
@@ -248,6 +250,12 @@ impl<V: Verbs> LocalDevice<V> {
     /// A queue pair has something for the next flush.
     pub fn mark_dirty(&self, owner: u32) {
         self.dirty.borrow_mut().push(owner);
+    }
+
+    /// The device goes away: with its last queue pair everything else is destroyed.
+    pub fn is_gone(&self) {
+        self.gone.set(true);
+        self.changed.notify();
     }
 
     fn is_empty(&self) -> bool {
@@ -383,6 +391,22 @@ impl<V: Verbs> TurnHook for LocalDevice<V> {
     }
 }
 
+/// Lets go of a device that went away, when its last queue pair has ended.
+async fn retire<V: Verbs>(devices: Weak<Devices<V>>, device: Rc<LocalDevice<V>>) {
+    let over = || device.retired.get() || (device.gone.get() && device.is_empty());
+    device.changed.wait_for(|| over().then_some(())).await;
+    let is_it = |entry: &Entry<V>| matches!(entry, Entry::Open(other, _) if Rc::ptr_eq(other, &device));
+    let entry = devices.upgrade().and_then(|devices| {
+        let mut devices = devices.borrow_mut();
+        let at = devices.iter().position(|(_, entry)| is_it(entry))?;
+        Some(devices.remove(at))
+    });
+    drop(entry);
+    device.shut();
+}
+
+type Devices<V> = RefCell<Vec<(u64, Entry<V>)>>;
+
 enum Entry<V: Verbs> {
     Opening,
     Open(Rc<LocalDevice<V>>, #[allow(dead_code, reason = "held: it ends the hook")] HookGuard),
@@ -391,7 +415,7 @@ enum Entry<V: Verbs> {
 /// What one reactor keeps of RDMA.
 pub struct Local<V: Verbs> {
     reactor: Reactor,
-    devices: RefCell<Vec<(u64, Entry<V>)>>,
+    devices: Rc<Devices<V>>,
     changed: Signal,
     /// Counted here.
     pub counters: Arc<Counters>,
@@ -402,7 +426,7 @@ impl<V: Verbs> Local<V> {
     pub fn new(reactor: &Reactor) -> Local<V> {
         Local {
             reactor: reactor.clone(),
-            devices: RefCell::default(),
+            devices: Rc::default(),
             changed: Signal::new(),
             counters: Arc::default(),
         }
@@ -438,6 +462,7 @@ impl<V: Verbs> Local<V> {
         devices.retain(|(other, _)| *other != key);
         devices.push((key, Entry::Open(device.clone(), hook)));
         drop(devices);
+        self.reactor.spawn(retire(Rc::downgrade(&self.devices), device.clone()));
         self.changed.notify();
         Ok(device)
     }

@@ -17,6 +17,8 @@ pub const ESTABLISHED: u8 = 1;
 pub const ENDED: u8 = 2;
 /// Nobody will take the queue pair into service.
 pub const ABANDONED: u8 = 4;
+/// The connection has ended because its device goes away.
+pub const REMOVED: u8 = 8;
 
 /// What is known of one connection. Marks come and stay.
 #[derive(Default)]

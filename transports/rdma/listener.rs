@@ -197,7 +197,7 @@ fn handle<V: Verbs>(listening: &Listening<V>, event: CmEvent<V>) {
             }
             links.mark(key, link::ENDED);
         }
-        CmEvent::DeviceRemoval(key) => links.mark(key, link::ENDED),
+        CmEvent::DeviceRemoval(key) => links.mark(key, link::ENDED | link::REMOVED),
         CmEvent::Other => {}
     }
 }

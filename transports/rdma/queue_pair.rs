@@ -265,6 +265,9 @@ pub(super) async fn live<V: Verbs>(inner: Rc<Inner<V>>, link: Arc<Link>, links: 
         let closed = pin!(inner.changed.wait_for(|| inner.is_closed().then_some(())));
         let Either::Left((now, _)) = select(news, closed).await else { break };
         marks = now;
+        if marks & link::REMOVED != 0 {
+            inner.device.is_gone();
+        }
         if marks & (link::ENDED | link::ABANDONED) != 0 {
             inner.close(CloseReason::HostGone);
         } else if marks & link::ESTABLISHED != 0 {

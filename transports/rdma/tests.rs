@@ -594,6 +594,10 @@ fn a_device_that_goes_away_takes_its_connections_and_the_port_comes_back() {
     target.adapter.remove_device();
     hosts.iter().for_each(|host| host.queue.wait_for_end());
     drop(hosts);
+    wait("everything on the device to be destroyed", || {
+        let Counts { domains, regions, cqs, srqs, qps, .. } = target.adapter.counts();
+        (domains, regions, cqs, srqs, qps) == (0, 0, 0, 0, 0)
+    });
     wait("the port to listen again", || target.connect(1, 32).is_ok());
     let host = target.host(1, 32);
     assert_eq!(host.write(0, &[1; 5000]), Status::SUCCESS);

@@ -124,7 +124,6 @@ impl<V: Verbs> Inner<V> {
         let mut state = self.state.borrow_mut();
         state.send.complete(work.sequence);
         let mut invalidated = false;
-        let mut gone = Vec::new();
         while let Some(leaving) = state.leaving.front() {
             // Those that did not tell have left before this one.
             if (work.sequence.wrapping_sub(leaving.sequence) as i16) < 0 {
@@ -133,13 +132,9 @@ impl<V: Verbs> Inner<V> {
             let Some(leaving) = state.leaving.pop_front() else { break };
             state.free_entries.push(leaving.entry);
             invalidated = leaving.invalidates;
-            if leaving._data.is_some() {
-                gone.push(leaving);
-            }
         }
         self.post_reads(&mut state);
         drop(state);
-        drop(gone);
         if status == WorkStatus::LocalOperation && invalidated && self.device.can_invalidate.replace(false) {
             tracing::warn!(
                 device = self.device.limits.name,

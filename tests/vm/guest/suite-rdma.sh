@@ -275,3 +275,32 @@ rdma_many_connects() { # connections come and go and leave nothing
     device "$ctrl" 1
     verify "$dev" 4k 1m
 }
+
+add_case device-gone 300 weft
+rdma_device_gone() { # the device goes and comes back: TCP notices nothing, and the port serves again by itself
+    rdma_up
+    target_start <<<"port $net tcp
+        port $net rdma
+        subsystem $one any
+        namespace 1 memory 64"
+    connect "$one" --nr-io-queues=1
+    device "$ctrl" 1
+    verify "$dev" 4k 256k
+    rdma link delete rxe0
+    soon 30 is_gone "$ctrl" || fail "$ctrl is there without its device"
+    transport=tcp
+    connect "$one" --nr-io-queues=1
+    device "$ctrl" 1
+    verify "$dev" 4k 256k
+    disconnect "$ctrl"
+    rdma_up
+    soon 60 connects_again || fail "the port does not serve again"
+    device "$ctrl" 1
+    verify "$dev" 4k 256k
+}
+connects_again() { # unlike `connect`, without failing the case
+    local said
+    # shellcheck disable=SC2046 # two words
+    said=$(timeout 60 nvme connect -t rdma -a "$net" -s "$service" -n "$one" $(identity) --nr-io-queues=1 2>&1) || return 1
+    ctrl=$(grep -oE 'nvme[0-9]+' <<<"$said" | tail -1)
+}
