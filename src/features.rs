@@ -70,13 +70,24 @@ impl Feature {
         of_namespace | if self.changeable { capability::CHANGEABLE } else { 0 }
     }
 
-    /// A feature of the controller has no namespace; one of a namespace may be asked for without, as it is the same for all.
-    fn check_namespace(&self, controller: &Controller, nsid: Nsid) -> Result<(), Status> {
+    /// The namespace of a Get Features. For a feature of the controller it means nothing, and tools name one all the same:
+    /// the one whose device they were given. A feature of a namespace may be asked for without, as it is the same for all.
+    fn check_get(&self, controller: &Controller, nsid: Nsid) -> Result<(), Status> {
+        match nsid {
+            Nsid::NONE | Nsid::ALL => Ok(()),
+            _ if self.of_namespace && controller.subsystem.namespace(nsid).is_none() => {
+                Err(Status::INVALID_NAMESPACE.dnr())
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// The namespace of a Set Features: who sets a feature of the controller for one namespace only would be mistaken.
+    fn check_set(&self, controller: &Controller, nsid: Nsid) -> Result<(), Status> {
         match nsid {
             Nsid::NONE | Nsid::ALL => Ok(()),
             _ if !self.of_namespace => Err(Status::FEATURE_NOT_NAMESPACE_SPECIFIC.dnr()),
-            _ if controller.subsystem.namespace(nsid).is_none() => Err(Status::INVALID_NAMESPACE.dnr()),
-            _ => Ok(()),
+            _ => self.check_get(controller, nsid),
         }
     }
 }
@@ -129,7 +140,7 @@ enum Value {
 pub fn get<Q: TransportQueuePair>(pair: &QueuePair<Q>, sqe: &Sqe) -> Result<Answer, Status> {
     let command = GetFeatures::parse(sqe);
     let feature = find(&pair.controller, command.id)?;
-    feature.check_namespace(&pair.controller, command.nsid)?;
+    feature.check_get(&pair.controller, command.nsid)?;
     let value = match command.select {
         select::CURRENT => current(pair, &command)?,
         select::DEFAULT | select::SAVED => default(pair, &command)?,
@@ -206,7 +217,7 @@ pub async fn set<Q: TransportQueuePair>(
     if command.save {
         return Err(Status::FEATURE_NOT_SAVEABLE.dnr().into());
     }
-    feature.check_namespace(controller, command.nsid)?;
+    feature.check_set(controller, command.nsid)?;
     match command.id {
         feature::TIMESTAMP => {
             let data = data_in(pair, sqe, data, token, Timestamp::LEN).await?;

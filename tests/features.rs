@@ -57,14 +57,24 @@ async fn walk(host: &Host) -> Result<Vec<u8>, Failure> {
         for all in [0, 0xffff_ffff] {
             host.admin.execute(&get(fid, 0).nsid(all)).await?;
         }
-        let (one, nobody) = (get(fid, 0).nsid(1), get(fid, 0).nsid(77));
         if of_namespace {
-            host.admin.execute(&one).await?;
-            host.admin.execute(&nobody).await.fails_with(INVALID_NAMESPACE, true);
+            host.admin.execute(&get(fid, 0).nsid(1)).await?;
+            host.admin.execute(&get(fid, 0).nsid(77)).await.fails_with(INVALID_NAMESPACE, true);
         } else {
-            host.admin.execute(&one).await.fails_with(NOT_NAMESPACE_SPECIFIC, true);
-            let set = Command::set_features(fid, 0).nsid(1);
-            host.admin.execute(&set).await.fails_with(NOT_NAMESPACE_SPECIFIC, true);
+            // Who asks by way of a namespace's device names that.
+            let plain = host.admin.execute(&get(fid, 1)).await?;
+            for named in [1, 77] {
+                host.admin.execute(&get(fid, 0).nsid(named)).await?;
+                let default = host.admin.execute(&get(fid, 1).nsid(named)).await?;
+                assert_eq!(
+                    (default.dw0, default.data),
+                    (plain.dw0, plain.data.clone()),
+                    "feature {fid:02x}h"
+                );
+                assert_eq!(host.admin.execute(&get(fid, 3).nsid(named)).await?.dw0, can);
+                let set = Command::set_features(fid, 0).nsid(named);
+                host.admin.execute(&set).await.fails_with(NOT_NAMESPACE_SPECIFIC, true);
+            }
         }
     }
     Ok(supported)
