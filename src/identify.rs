@@ -15,6 +15,7 @@ use crate::{
     namespace::Namespace,
     persistent_event,
     queue_pair::QueuePair,
+    retry_delay,
 };
 use backends::Topology;
 use nvme::{
@@ -120,6 +121,10 @@ fn io_controller<Q: TransportQueuePair>(pair: &QueuePair<Q>) -> IdentifyControll
     let mut page = common_controller(pair);
     page.multipath = multipath::MULTIPLE_PORTS | multipath::MULTIPLE_CONTROLLERS;
     page.controller_type = controller_type::IO;
+    let [first, second, third] = retry_delay::DELAYS;
+    page.command_retry_delay_1 = first.into();
+    page.command_retry_delay_2 = second.into();
+    page.command_retry_delay_3 = third.into();
     page.abort_limit = MAX_ABORTS - 1;
     page.firmware_updates = firmware_updates::SLOT_1_READ_ONLY | firmware_updates::ONE_SLOT;
     page.log_page_attributes = log_attributes::SMART_PER_NAMESPACE

@@ -26,6 +26,7 @@
 //! | files and devices that grow or shrink | [`watch`] |
 //! | starting and ending it all | [`daemon`] |
 //! | accepting, placing and ending queue pairs | [`queue_pair`] |
+//! | how soon a host may try again | [`retry_delay`] |
 
 pub mod admin;
 pub mod claims;
@@ -51,6 +52,7 @@ pub mod metrics;
 pub mod namespace;
 pub mod persistent_event;
 pub mod queue_pair;
+pub mod retry_delay;
 pub mod subsystem;
 pub mod target;
 pub mod watch;

@@ -13,6 +13,7 @@ use crate::{
     local::{self, Ending, Local},
     metrics::RejectReason,
     namespace::NamespaceTable,
+    retry_delay,
     target::BoundPort,
 };
 use nvme::{Cid, Completion, Cqe, Qid, Sqe, Status};
@@ -85,7 +86,7 @@ impl<Q: TransportQueuePair> QueuePair<Q> {
         token: Q::Token,
         sqe: &Sqe,
         begun: Instant,
-        completion: Completion,
+        mut completion: Completion,
         data: Data,
     ) -> impl Future<Output = Result<(), Disconnected>> + use<'a, Q> {
         self.note_activity();
@@ -94,6 +95,7 @@ impl<Q: TransportQueuePair> QueuePair<Q> {
         let latency = self.local.reactor.recent_now().saturating_duration_since(begun);
         metrics.command(opcode, self.transport_kind, latency.as_nanos() as u64);
         if !completion.status.is_success() {
+            completion.status = retry_delay::told(&self.controller, completion.status);
             metrics.failures.add(opcode as u8, completion.status.code());
             self.controller.errors.record(self.transport_kind, self.qid, sqe, completion);
         }

@@ -1,7 +1,8 @@
 //! Features: each that the features log names works as it says, every other one is refused, for both kinds of controllers.
 
-use crate::host::target::{ONE_NQN, one_memory};
+use crate::host::target::{ONE_NQN, TempDir, namespace, one_memory, one_subsystem};
 use crate::host::*;
+use crate::resize::set_size;
 
 const NOT_SAVEABLE: u16 = 0x10d;
 const NOT_CHANGEABLE: u16 = 0x10e;
@@ -208,6 +209,38 @@ fn host_behavior_is_kept() {
             behavior,
             "a refused value changes nothing"
         );
+        Ok(())
+    });
+    target.stop();
+}
+
+/// A command that fails because its medium is away has a delay for the next try (CRD 2: CRDT2), for hosts that heed it.
+#[test]
+fn retry_delays_are_for_hosts_that_asked() {
+    let directory = TempDir::new();
+    let path = directory.file("away.img", &"x".repeat(1 << 20));
+    let file = namespace(1, "file", 512, "1 MiB", &format!("path = \"{}\"", path.display()));
+    let target = Target::configured(&one_subsystem(&file));
+    run(async {
+        let hosts = [
+            Host::connect(&target, ONE_NQN, Options::default()).await?,
+            Host::connect(&target, ONE_NQN, Options::default()).await?,
+        ];
+        let queues = [hosts[0].io_queue(1, 16).await?, hosts[1].io_queue(1, 16).await?];
+        set_size(&path, 0);
+        until("the log says that it is gone", || target.log().contains("is empty or gone")).await?;
+        let mut behavior = [0; 512];
+        for (acre, delay) in [(0, 0), (1, 2), (0, 0)] {
+            behavior[0] = acre;
+            hosts[0].admin.execute(&Command::set_features(0x16, 0).writing(&behavior)).await?;
+            for (io, expected) in [(&queues[0], delay), (&queues[1], 0)] {
+                let away = io.queue.execute(&io.reading(1, 0, 512)).await.fails_with(0x300, false);
+                assert_eq!(away.status >> 12 & 3, expected, "CRD with ACRE {acre}");
+                let beyond = io.queue.execute(&io.reading(1, 1 << 20, 512)).await;
+                let beyond = beyond.fails_with(LBA_OUT_OF_RANGE, true);
+                assert_eq!(beyond.status >> 12 & 3, 0, "there is nothing to wait for");
+            }
+        }
         Ok(())
     });
     target.stop();

@@ -25,7 +25,7 @@ fn identify_controller_has_what_a_linux_host_needs() {
         assert_eq!(u32_at(&controller, 80), host.property(property::VS).await? as u32, "VER");
         assert_eq!(u32_at(&controller, 96) & 1, 1, "CTRATT: 128-bit host identifiers");
         assert_eq!(controller[111], 1, "CNTRLTYPE: I/O controller");
-        assert_eq!(u16_at(&controller, 128), 0, "CRDT1 would make Linux set feature 16h");
+        assert_eq!([128, 130, 132].map(|at| u16_at(&controller, at)), [1, 10, 0], "CRDT1 to CRDT3");
         assert!(controller[260] >> 1 & 7 >= 1, "FRMW: at least one slot");
         assert_eq!(controller[261] & 6, 6, "LPA: effects log, extended data");
         assert!(u16_at(&controller, 320) >= 1, "KAS");

@@ -15,6 +15,9 @@ pub struct Status(u16);
 
 /// SCT and SC within the stored value.
 const CODE: u16 = 0x07ff;
+/// Command retry delay (CRD).
+const RETRY_DELAY: u16 = 3 << RETRY_DELAY_SHIFT;
+const RETRY_DELAY_SHIFT: u32 = 11;
 /// More (M): details are in the error log.
 const MORE: u16 = 1 << 13;
 /// Do not retry (DNR).
@@ -68,6 +71,19 @@ impl Status {
     #[must_use]
     pub const fn is_more(self) -> bool {
         self.0 & MORE != 0
+    }
+
+    /// This status with a command retry delay (CRD): 1 to 3 name one of the times
+    /// in Identify Controller (CRDT1 to CRDT3), 0 none.
+    #[must_use]
+    pub const fn with_retry_delay(self, which: u8) -> Self {
+        Self(self.0 & !RETRY_DELAY | (which as u16) << RETRY_DELAY_SHIFT & RETRY_DELAY)
+    }
+
+    /// The command retry delay (CRD).
+    #[must_use]
+    pub const fn retry_delay(self) -> u8 {
+        ((self.0 & RETRY_DELAY) >> RETRY_DELAY_SHIFT) as u8
     }
 
     /// True for successful completion, whatever the retry bits.
@@ -322,6 +338,8 @@ mod tests {
         assert_eq!(Status::CONNECT_INVALID_PARAMETER.wire(), 0x0304);
         assert_eq!(Status::INVALID_FIELD.dnr().wire(), 0x8004);
         assert_eq!(Status::UNRECOVERED_READ_ERROR.more().wire(), 0x4502);
+        assert_eq!(Status::COMMAND_INTERRUPTED.with_retry_delay(2).wire(), 0x2042);
+        assert_eq!(Status::COMMAND_INTERRUPTED.with_retry_delay(3).with_retry_delay(1).retry_delay(), 1);
         assert_eq!(Status::ANA_TRANSITION.code(), 0x303);
         assert_eq!((Status::AUTHENTICATION_REQUIRED.sct(), Status::AUTHENTICATION_REQUIRED.sc()), (1, 0x91));
         assert!(Status::SUCCESS.dnr().is_success());
