@@ -173,6 +173,9 @@ fn write_namespace(namespace: &Namespace, lose: &mut dyn FnMut(&str)) -> Option<
     if namespace.lba_size.is_some() {
         lose("lba_size: the kernel takes the block size of the file");
     }
+    if namespace.faults.is_some() {
+        lose("faults: the kernel has none");
+    }
     if namespace.read_only {
         lose("read_only: the kernel would let hosts write, so it is written as not enabled");
     }

@@ -4,6 +4,8 @@
 use std::fmt::Write as _;
 use std::path::Path;
 
+use backends::Faults;
+
 use super::model::{
     ALL_CONTROLLER_IDS, AllowedHosts, Config, DEFAULT_ANA_GROUP, DEFAULT_MODEL, Limits, Metrics, Namespace,
     NamespaceBackend, Port, Reactors, Subsystem,
@@ -192,6 +194,24 @@ fn write_namespace(out: &mut Toml, namespace: &Namespace) {
     }
     if namespace.ana_group != DEFAULT_ANA_GROUP {
         out.key("ana_group", namespace.ana_group);
+    }
+    if let Some(faults) = &namespace.faults {
+        write_faults(out, faults);
+    }
+}
+
+fn write_faults(out: &mut Toml, faults: &Faults) {
+    out.section("[subsystem.namespace.faults]");
+    out.key_unless_default("seed", faults.seed, 0);
+    out.key_unless_default("min_delay_us", faults.min_delay.as_micros(), 0);
+    // Without it every command takes as long as the shortest.
+    out.key_unless_default("max_delay_us", faults.max_delay.as_micros(), faults.min_delay.as_micros());
+    out.key_unless_default("error_one_in", faults.error_one_in, 0);
+    let codes: Vec<_> = faults.errors.iter().map(|status| format!("{:#05x}", status.code())).collect();
+    out.key("errors", format_args!("[{}]", codes.join(", ")));
+    out.key_unless_default("hang_one_in", faults.hang_one_in, 0);
+    if let Some(hang) = faults.hang {
+        out.key("hang_ms", hang.as_millis());
     }
 }
 

@@ -55,11 +55,30 @@ fn backend() -> impl Strategy<Value = NamespaceBackend> {
     ]
 }
 
+fn faults() -> impl Strategy<Value = Faults> {
+    let delays = (0..=60_000_000_u64, 0..=60_000_000_u64);
+    let hang = option::of((1..=86_400_000_u64).prop_map(Duration::from_millis));
+    let errors =
+        proptest::collection::vec((1..=0x7ff_u16).prop_map(|code| Status::from_wire(code << 1)), 0..4);
+    (0..=i64::MAX as u64, delays, any::<u32>(), errors, any::<u32>(), hang).prop_map(
+        |(seed, (one, two), error_one_in, errors, hang_one_in, hang)| Faults {
+            seed,
+            min_delay: Duration::from_micros(one.min(two)),
+            max_delay: Duration::from_micros(one.max(two)),
+            error_one_in,
+            errors,
+            hang_one_in,
+            hang,
+        },
+    )
+}
+
 fn namespace() -> impl Strategy<Value = Namespace> {
+    let faults = option::weighted(0.1, faults());
     let lba_size = option::weighted(0.2, proptest::sample::select(vec![512_u32, 1024, 2048, 4096]));
     let flags = (proptest::bool::weighted(0.1), any::<bool>());
-    (backend(), lba_size, any::<u64>(), 0..3_u8, flags, 1..=MAX_ANA_GROUP).prop_map(
-        |(backend, lba_size, random, nguid, (read_only, enabled), ana_group)| {
+    (backend(), lba_size, any::<u64>(), 0..3_u8, flags, 1..=MAX_ANA_GROUP, faults).prop_map(
+        |(backend, lba_size, random, nguid, (read_only, enabled), ana_group, faults)| {
             let uuid = u128::from(random) << 64;
             let nguid = match nguid {
                 0 => None,
@@ -77,7 +96,7 @@ fn namespace() -> impl Strategy<Value = Namespace> {
                 read_only,
                 enabled,
                 ana_group,
-                faults: None,
+                faults,
             }
         },
     )
