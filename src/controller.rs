@@ -352,6 +352,12 @@ impl Controller {
         self.ended.load(Ordering::Acquire)
     }
 
+    /// Ends it because of a fatal condition, which is what its status says (CSTS.CFS) while its queue pairs go.
+    pub fn fail(&self) {
+        self.state().status.fatal = true;
+        self.end();
+    }
+
     /// Ends it: no queue pair can join any more, those it has are closed wherever they live.
     pub fn end(&self) {
         // The lock orders this against `register`: who registers later finds the mark.

@@ -24,7 +24,7 @@ pub async fn watch<Q: TransportQueuePair>(pair: Rc<QueuePair<Q>>) {
         let timeout_ms = controller.keep_alive_ms();
         tracing::warn!(controller = %controller.id, host = %controller.host_nqn, timeout_ms, "keep alive expired");
         pair.local.metrics.keep_alive_expiries.add(1);
-        controller.end();
+        controller.fail();
     }
 }
 

@@ -2,7 +2,7 @@
 //! weft's own code; what such a test sees of the target goes over the wire all the same.
 
 use std::{net::SocketAddr, sync::Arc};
-use weft::{config::Config, daemon::Daemon, subsystem::Subsystem, target};
+use weft::{config::Config, controller, daemon::Daemon, subsystem::Subsystem, target};
 
 /// A running target with three reactors. It is stopped in order when dropped.
 pub struct Inside {
@@ -12,6 +12,16 @@ pub struct Inside {
 /// Something of the target's to be used from other threads.
 #[derive(Clone)]
 pub struct Target(Arc<target::Target>);
+
+/// A controller, known beyond its end.
+pub struct Controller(Arc<controller::Controller>);
+
+impl Controller {
+    /// Whether it has ended, and whether its status tells of a fatal condition (CSTS.CFS).
+    pub fn end(&self) -> (bool, bool) {
+        (self.0.has_ended(), self.0.status().fatal)
+    }
+}
 
 impl Inside {
     /// One port, and `rest` of a configuration.
@@ -44,6 +54,11 @@ impl Target {
     /// A namespace of the first subsystem has changed.
     pub fn namespace_changed(&self, nsid: u32) {
         self.subsystem().namespace_changed(nvme::Nsid(nsid));
+    }
+
+    /// A live controller of the first subsystem.
+    pub fn controller(&self, cntlid: u16) -> Option<Controller> {
+        self.subsystem().controller(nvme::ControllerId(cntlid)).map(Controller)
     }
 
     /// The discovery log has changed.

@@ -2,6 +2,7 @@
 
 use crate::host::target::{ONE_NQN, binary, free_port, local, one_clear_error, one_memory};
 use crate::host::{http, *};
+use crate::inside::Inside;
 use std::net::TcpListener;
 use std::time::{Duration, Instant};
 
@@ -223,6 +224,107 @@ fn a_reset_takes_the_io_queues_with_it() {
         target.metric_becomes("weft_connections_open", &[], 1.0).await?;
         host.enable().await?;
         host.io_queue(1, 16).await?.write(1, 0, &pattern(1, 512)).await.map(drop)
+    });
+    target.stop();
+}
+
+/// How a controller of the next test ends.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum End {
+    AdminQueueLost,
+    Reset,
+    Shutdown,
+    KeepAlive,
+}
+
+/// However a controller ends, all its queue pairs go, on all reactors; event requests are answered only where the admin
+/// queue lives on; the host comes back at once; and nothing is left.
+#[test]
+fn a_controller_ends_on_all_reactors() {
+    let target = Target::configured(&format!("[reactors]\ncount = 4\n{}", one_memory()));
+    run(async {
+        for end in [End::AdminQueueLost, End::Reset, End::Shutdown, End::KeepAlive, End::AdminQueueLost] {
+            let kato_ms = if end == End::KeepAlive { 1000 } else { 60_000 };
+            let host = Host::connect(&target, ONE_NQN, Options { kato_ms, ..Options::default() }).await?;
+            let mut queues = Vec::new();
+            for qid in 1..=7 {
+                queues.push(host.io_queue(qid, 16).await?);
+            }
+            let events: Vec<_> = (0..4).map(|_| host.admin.submit(&Command::async_event_request())).collect();
+            host.identify(0x01, 0).await?;
+            match end {
+                End::AdminQueueLost => host.admin.break_off(),
+                End::Reset => host.set_property(property::CC, CC_CONFIGURED).await?,
+                End::Shutdown => {
+                    host.set_property(property::CC, CC_CONFIGURED | 1 << 14 | 1).await?;
+                    host.wait_for_status(0xc, 0x8).await?;
+                    host.admin.break_off();
+                }
+                End::KeepAlive => host.admin.ended().await?,
+            }
+            for event in events {
+                match (event.done().await, end) {
+                    (Err(Failure::Status(aborted)), End::Reset) if aborted.code() == 0x007 => {}
+                    (Err(Failure::Closed(_)), other) if other != End::Reset => {}
+                    other => panic!("an event request at its controller's end: {other:?}"),
+                }
+            }
+            let again = Host::connect(&target, ONE_NQN, Options::default()).await?;
+            again.io_queue(1, 16).await?.write(1, 0, &pattern(1, 512)).await?;
+            for queue in &queues {
+                queue.queue.ended().await?;
+            }
+            if end == End::Reset {
+                host.enable().await?;
+                for qid in 1..=7 {
+                    host.io_queue(qid, 16).await?.write(1, 0, &pattern(1, 512)).await?;
+                }
+            }
+            drop((host, again, queues));
+            target.metric_becomes("weft_connections_open", &[], 0.0).await?;
+        }
+        Ok(())
+    });
+    target.stop();
+}
+
+/// An expired keep alive is a fatal condition: CSTS.CFS is set before the queue pairs go.
+#[test]
+fn an_expired_keep_alive_sets_cfs() {
+    let inside = Inside::start(&one_memory());
+    run(async {
+        let options = Options { kato_ms: 1000, ..Options::default() };
+        let host = Host::attach(inside.address(), ONE_NQN, options).await?;
+        host.enable().await?;
+        let io = host.io_queue(1, 16).await?;
+        let controller = inside.target().controller(host.cntlid).expect("it lives");
+        assert_eq!(controller.end(), (false, false));
+        host.admin.ended().await?;
+        io.queue.ended().await?;
+        assert_eq!(controller.end(), (true, true));
+        assert!(inside.target().controller(host.cntlid).is_none(), "nobody can join it any more");
+        // A lost connection is no fault of the controller's.
+        let host = Host::attach(inside.address(), ONE_NQN, Options::default()).await?;
+        let controller = inside.target().controller(host.cntlid).expect("it lives");
+        drop(host);
+        until("it has ended", || controller.end().0).await?;
+        assert_eq!(controller.end(), (true, false));
+        Ok(())
+    });
+}
+
+/// There is no subsystem reset (CAP.NSSRS is 0): one host could end the connections of all others.
+#[test]
+fn a_subsystem_reset_is_refused() {
+    let target = Target::configured(&one_memory());
+    run(async {
+        let host = Host::connect(&target, ONE_NQN, Options::default()).await?;
+        let other = Host::connect(&target, ONE_NQN, Options::default()).await?;
+        assert_eq!(host.property(property::CAP).await? >> 36 & 1, 0, "NSSRS");
+        let reset = Command::property_set(0x20, 0x4e56_4d65);
+        host.admin.execute(&reset).await.fails_with(INVALID_FIELD, true);
+        host.identify(0x01, 0).await?;
+        other.identify(0x01, 0).await.map(drop)
     });
     target.stop();
 }

@@ -191,6 +191,11 @@ impl QueuePair {
         }
     }
 
+    /// Ends the connection without a word, as a host that died.
+    pub fn break_off(&self) {
+        let _ = self.stream.shutdown(Shutdown::Both);
+    }
+
     /// Whether the connection still stands and nothing wrong came over it.
     pub fn is_alive(&self) -> bool {
         self.shared.fault.borrow().is_none()
