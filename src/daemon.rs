@@ -7,6 +7,7 @@ use crate::{
     local::{self, Local},
     metrics::{Labels, Registry},
     queue_pair,
+    state::{self, State, StateError},
     target::{BoundPort, Target, TargetError},
     watch::Watch,
 };
@@ -37,6 +38,8 @@ pub enum StartError {
         /// Why.
         error: io::Error,
     },
+    /// The state directory cannot be used.
+    State(StateError),
     /// What the configuration names cannot be opened.
     Target(TargetError),
     /// A reactor cannot be set up.
@@ -57,6 +60,7 @@ impl fmt::Display for StartError {
                 f,
                 "port {port}: there is no RDMA here: {error} (`rdma link` shows the devices; `transport = \"tcp\"` needs none)"
             ),
+            StartError::State(error) => error.fmt(f),
             StartError::Target(error) => error.fmt(f),
             StartError::Reactor(index, error) => write!(f, "reactor {index}: {error}"),
             StartError::Watch(error) => write!(f, "cannot start the thread that watches sizes: {error}"),
@@ -81,7 +85,8 @@ impl Daemon {
     /// Opens what the configuration names and serves it.
     pub fn start(config: &Config) -> Result<Daemon, StartError> {
         let (listeners, ports) = bind(config)?;
-        let target = Arc::new(Target::open(config, ports).map_err(StartError::Target)?);
+        let state = open_state(config)?;
+        let target = Arc::new(Target::open(config, ports, state).map_err(StartError::Target)?);
         let processors = system::processors();
         let count = config.reactors.count.map_or(processors.len(), usize::from);
         let registry =
@@ -120,6 +125,19 @@ impl Daemon {
     }
 }
 
+fn open_state(config: &Config) -> Result<State, StartError> {
+    match &config.state_dir {
+        Some(directory) => State::open(directory).map_err(StartError::State),
+        None => {
+            tracing::info!(
+                "no state_dir: nothing is remembered after the end; hosts that watch the discovery log read it anew after a \
+                 restart, changed or not"
+            );
+            Ok(State::none(state::now_ms()))
+        }
+    }
+}
+
 /// A bound port, of one transport or the other.
 enum Listener {
     Tcp(<Tcp as Transport>::Port),
@@ -152,7 +170,8 @@ fn bind(config: &Config) -> Result<Bound, StartError> {
                 Err(error) => return Err(failed(error)),
             },
         };
-        ports.push(BoundPort { id: port.id, transport: port.transport, address });
+        let (id, transport, discovery) = (port.id, port.transport, port.discovery);
+        ports.push(BoundPort { id, transport, address, discovery });
         listeners.push(listener);
     }
     match left_out {

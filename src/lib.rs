@@ -24,6 +24,7 @@
 //! | what exists: ports, subsystems, namespaces | [`target`], [`subsystem`], [`namespace`] |
 //! | what one reactor keeps of it | [`local`] |
 //! | files and devices that grow or shrink | [`watch`] |
+//! | what outlives the process | [`state`] |
 //! | starting and ending it all | [`daemon`] |
 //! | accepting, placing and ending queue pairs | [`queue_pair`] |
 //! | how soon a host may try again | [`retry_delay`] |
@@ -53,6 +54,7 @@ pub mod namespace;
 pub mod persistent_event;
 pub mod queue_pair;
 pub mod retry_delay;
+pub mod state;
 pub mod subsystem;
 pub mod target;
 pub mod watch;

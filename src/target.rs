@@ -4,9 +4,10 @@
 
 use crate::{
     claims::Claims,
-    config::{self, Config, Limits},
-    local,
+    config::{self, Config, Limits, Referral},
+    discovery, local,
     namespace::{Namespace, NamespaceError},
+    state::State,
     subsystem::{NewSubsystem, Subsystem, SubsystemKind},
 };
 use nvme::{Nqn, features::AsyncEvent};
@@ -15,12 +16,17 @@ use std::{
     fmt,
     net::SocketAddr,
     sync::{
-        Arc, OnceLock,
+        Arc, Mutex, MutexGuard, OnceLock, PoisonError,
         atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
         mpsc,
     },
     time::{Duration, Instant},
 };
+
+/// In the state: the generation counter of the discovery log.
+const GENERATION: &str = "discovery.generation";
+/// In the state: what the discovery log said under that number.
+const CONTENT: &str = "discovery.content";
 
 /// The firmware revision controllers report (FR) when none is configured: the version of this program.
 pub const FIRMWARE: &str = env!("CARGO_PKG_VERSION");
@@ -34,6 +40,8 @@ pub struct BoundPort {
     pub transport: config::TransportKind,
     /// Where it listens.
     pub address: SocketAddr,
+    /// It offers the discovery service and nothing else.
+    pub discovery: bool,
 }
 
 /// Why a target cannot be made of a configuration.
@@ -65,6 +73,8 @@ pub struct Target {
     pub discovery: Arc<Subsystem>,
     /// When it was made of its configuration.
     pub started: Instant,
+    /// Other discovery services.
+    pub referrals: Vec<Referral>,
     reactors: OnceLock<Vec<Mailbox>>,
     next_reactor: AtomicUsize,
     next_queue_pair: AtomicU64,
@@ -73,18 +83,19 @@ pub struct Target {
     pub claims: Arc<Claims>,
     stopping: AtomicBool,
     discovery_generation: AtomicU64,
+    state: Mutex<State>,
 }
 
 impl Target {
     /// Opens everything a configuration names, for ports that are bound.
-    pub fn open(config: &Config, ports: Vec<BoundPort>) -> Result<Target, TargetError> {
+    pub fn open(config: &Config, ports: Vec<BoundPort>, state: State) -> Result<Target, TargetError> {
         let mut subsystems = Vec::new();
         for (index, wanted) in config.subsystems.iter().enumerate() {
             subsystems.push(Arc::new(Subsystem::new(index, open_subsystem(wanted)?)));
         }
         let discovery = NewSubsystem {
             kind: SubsystemKind::Discovery,
-            nqn: Nqn::discovery(),
+            nqn: config.discovery.nqn.clone(),
             serial: "weft-discovery".into(),
             model: "weft discovery".into(),
             firmware: FIRMWARE.into(),
@@ -93,20 +104,24 @@ impl Target {
             ports: ports.iter().map(|p| p.id).collect(),
             namespaces: Vec::new(),
         };
-        Ok(Target {
+        let target = Target {
             limits: config.limits.clone(),
             ports,
             discovery: Arc::new(Subsystem::new(subsystems.len(), discovery)),
             subsystems,
             started: Instant::now(),
+            referrals: config.referrals.clone(),
             reactors: OnceLock::new(),
             next_reactor: AtomicUsize::new(0),
             next_queue_pair: AtomicU64::new(1),
             connections: AtomicUsize::new(0),
             claims: Claims::new(config.limits.connections),
             stopping: AtomicBool::new(false),
-            discovery_generation: AtomicU64::new(1),
-        })
+            discovery_generation: AtomicU64::new(0),
+            state: Mutex::new(state),
+        };
+        target.begin_discovery();
+        Ok(target)
     }
 
     /// The reactors that serve it, once they run.
@@ -117,7 +132,7 @@ impl Target {
 
     /// The subsystem of that name on that port.
     pub fn subsystem(&self, nqn: &Nqn, port_id: u16) -> Option<&Arc<Subsystem>> {
-        if nqn.is_discovery() {
+        if nqn.is_discovery() || *nqn == self.discovery.nqn {
             return Some(&self.discovery);
         }
         self.subsystems.iter().find(|s| s.nqn == *nqn && s.ports.contains(&port_id))
@@ -152,6 +167,24 @@ impl Target {
         self.connections.fetch_sub(1, Ordering::Relaxed);
     }
 
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Where the generation counter of the discovery log begins: where it was if the log says the same as before the
+    /// restart, else further on.
+    fn begin_discovery(&self) {
+        let state = self.state();
+        let content = discovery::fingerprint(self);
+        let generation = match (state.number(GENERATION), state.number(CONTENT)) {
+            (Some(last), Some(before)) if before == content => last,
+            (Some(last), _) => last.wrapping_add(1),
+            (None, _) => state.first(),
+        };
+        state.set(&[(GENERATION, generation), (CONTENT, content)]);
+        self.discovery_generation.store(generation, Ordering::Release);
+    }
+
     /// The generation counter of the discovery log (GENCTR).
     pub fn discovery_generation(&self) -> u64 {
         self.discovery_generation.load(Ordering::Acquire)
@@ -160,7 +193,13 @@ impl Target {
     /// The discovery log says something else to some host from now on: counts, and tells who listens. To be called after
     /// the change.
     pub fn discovery_changed(&self) {
-        self.discovery_generation.fetch_add(1, Ordering::AcqRel);
+        {
+            let state = self.state();
+            let next = self.discovery_generation().wrapping_add(1);
+            // Kept first: a number that a host has seen is never used again.
+            state.set(&[(GENERATION, next), (CONTENT, discovery::fingerprint(self))]);
+            self.discovery_generation.store(next, Ordering::Release);
+        }
         self.discovery.raise(AsyncEvent::DiscoveryLog);
     }
 

@@ -46,7 +46,7 @@ impl Target {
         let daemon = Daemon::start(&loaded.config).unwrap_or_else(|error| panic!("{error}"));
         let (adapter, address) = (Software::new(number.into()), SocketAddr::from(([127, 0, 0, 1], 4420)));
         let listening = Port::listen(adapter.clone(), address).expect("the address is free");
-        let port = Arc::new(BoundPort { id: 1, transport: TransportKind::Rdma, address });
+        let port = Arc::new(BoundPort { id: 1, transport: TransportKind::Rdma, address, discovery: false });
         daemon.threads[0].mailbox.send(move |reactor| {
             let local = local::current().expect("the reactor serves");
             reactor.spawn(queue_pair::serve_port::<Rdma<Software>>(local, port, listening));

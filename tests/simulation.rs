@@ -133,8 +133,9 @@ fn simulate(seed: u64) -> (u64, u64) {
     let mut random = Random(seed);
     let config = config(&mut random);
     let address = SocketAddr::from((Ipv4Addr::LOCALHOST, 1));
-    let port = BoundPort { id: 1, transport: TransportKind::Tcp, address };
-    let target = Arc::new(Target::open(&config, vec![port.clone()]).expect("memory"));
+    let port = BoundPort { id: 1, transport: TransportKind::Tcp, address, discovery: false };
+    let target =
+        Arc::new(Target::open(&config, vec![port.clone()], weft::state::State::none(1)).expect("memory"));
     let options = reactor::Options {
         buffers: config.reactors.buffer_bytes as usize,
         max_buffer: config.limits.max_transfer_bytes as usize,

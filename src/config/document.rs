@@ -15,8 +15,9 @@ use super::model::{
 };
 use super::report::{ConfigError, Report};
 use super::section::{Located, Section};
+use super::subsystem::{self, PortIds};
 use super::value::Names;
-use super::{Format, Loaded, subsystem, value};
+use super::{Format, Loaded, discovery, value};
 use crate::logging;
 
 /// A reactor's arena must hold a few of the largest transfers at once, or commands would wait for each other
@@ -41,11 +42,17 @@ fn walk(root: Section<'_>, directory: &Path) -> Config {
     let log = root.text("log", "a log filter such as \"info\"", |text| {
         logging::check_filter(text).map(|()| text.to_owned()).map_err(|error| error.to_string())
     });
+    let state_dir = root.text("state_dir", "the path of a directory", |text| match text {
+        "" => Err("is empty: expected the path of a directory".to_owned()),
+        path => Ok(directory.join(path)),
+    });
     let metrics = root.child("metrics", "metrics").map_or_else(Metrics::default, read_metrics);
     let reactors = root.child("reactors", "reactors");
     let limits = root.child("limits", "limits").map_or_else(Limits::default, read_limits);
     let reactors = reactors.map_or_else(Reactors::default, |section| read_reactors(section, &limits));
     let ports = root.children("port", "port");
+    let service = root.child("discovery", "discovery");
+    let referrals = root.children("referral", "referral");
     let subsystems = root.children("subsystem", "subsystem");
 
     // Written out as empty, it is meant; nowhere in the file, it has been forgotten.
@@ -63,13 +70,29 @@ fn walk(root: Section<'_>, directory: &Path) -> Config {
     let strict_names = root.flag("strict_names").is_none_or(|flag| flag.value);
     let names = if strict_names { Names::Standard } else { Names::Any };
     let (ports, port_ids) = read_ports(root.report, ports, metrics.address);
+    if !ports.is_empty() && ports.iter().all(|port| port.discovery) {
+        let message = "all are for discovery only: expected one where subsystems are offered";
+        root.report.absent(0, "port", message);
+    }
+    let for_discovery = ports.iter().filter(|port| port.discovery).map(|port| port.id).collect();
+    let port_ids = PortIds { all: port_ids, discovery: for_discovery };
     let mut known = Known::new(root.report, directory);
-    let subsystems = subsystems
+    let subsystems: Vec<_> = subsystems
         .into_iter()
-        .filter_map(|section| subsystem::read(section, names, port_ids.as_deref(), &mut known))
+        .filter_map(|section| subsystem::read(section, names, &port_ids, &mut known))
         .collect();
     root.finish();
-    let mut config = Config { log: log.map(|log| log.value), metrics, reactors, limits, ports, subsystems };
+    let mut config = Config {
+        log: log.map(|log| log.value),
+        state_dir: state_dir.map(|directory| directory.value),
+        metrics,
+        reactors,
+        limits,
+        discovery: discovery::read(service, &subsystems),
+        referrals: discovery::read_referrals(referrals, &ports),
+        ports,
+        subsystems,
+    };
     config.sort();
     config
 }
@@ -171,6 +194,7 @@ fn read_ports(
         let transport = section.require("transport", transport, "\"tcp\" or \"rdma\"");
         let address = section.text("address", value::ADDRESS_FORM, value::address);
         let address = section.require("address", address, value::ADDRESS_FORM);
+        let discovery = section.flag("discovery").is_some_and(|flag| flag.value);
 
         all_ids_read &= id.is_some();
         if let Some(id) = id {
@@ -182,8 +206,8 @@ fn read_ports(
         let ana_groups = read_ana_groups(report, section.children("ana_group", "port.ana_group"));
         section.finish();
         if let (Some(id), Some(transport), Some(address)) = (id, transport, address) {
-            let (transport, address) = (transport.value, address.value);
-            ports.push(Port { id: id.value, transport, address, ana_groups });
+            let (id, transport, address) = (id.value, transport.value, address.value);
+            ports.push(Port { id, transport, address, discovery, ana_groups });
         }
     }
     (ports, all_ids_read.then(|| known.ids()))

@@ -9,7 +9,7 @@
 //! | File | What it does |
 //! |---|---|
 //! | `model.rs` | the checked types and their defaults |
-//! | `document.rs`, `subsystem.rs`, `namespace.rs` | walk the TOML tree, section by section |
+//! | `document.rs`, `subsystem.rs`, `namespace.rs`, `discovery.rs` | walk the TOML tree, section by section |
 //! | `section.rs` | typed access to one table, collecting mistakes |
 //! | `nvmetcli/` | walk the JSON tree of a file saved by nvmetcli |
 //! | `json.rs`, `object.rs` | a JSON parser that keeps positions, and typed access to one object |
@@ -21,6 +21,7 @@
 
 mod ana;
 mod checks;
+mod discovery;
 mod document;
 mod faults;
 mod identity;
@@ -44,8 +45,9 @@ use std::path::Path;
 
 use clap::ValueEnum;
 pub use model::{
-    ALL_CONTROLLER_IDS, AllowedHosts, AnaGroup, AnaState, Config, DEFAULT_LBA_SIZE, Limits, MAX_ANA_GROUP,
-    MAX_NSID, Metrics, Namespace, NamespaceBackend, Port, Reactors, Subsystem, TransportKind,
+    ALL_CONTROLLER_IDS, AllowedHosts, AnaGroup, AnaState, Config, DEFAULT_LBA_SIZE, Discovery, Limits,
+    MAX_ANA_GROUP, MAX_NSID, Metrics, Namespace, NamespaceBackend, Port, Reactors, Referral, Subsystem,
+    TransportKind,
 };
 pub use report::{ConfigError, Diagnostic, Severity};
 

@@ -39,6 +39,8 @@ const DEFAULT_NQN: &str = "nqn.2026-12.io.weft:default";
 pub struct Config {
     /// The log filter, when the file has one; the command line goes before it.
     pub log: Option<String>,
+    /// The directory for what must outlive this process.
+    pub state_dir: Option<PathBuf>,
     /// Where the metrics page is served.
     pub metrics: Metrics,
     /// How many reactors, and what each of them has.
@@ -47,6 +49,10 @@ pub struct Config {
     pub limits: Limits,
     /// Where hosts connect, with different ids and addresses, by ascending id. Empty only when the file says so.
     pub ports: Vec<Port>,
+    /// The discovery service.
+    pub discovery: Discovery,
+    /// Other discovery services that hosts are told of.
+    pub referrals: Vec<Referral>,
     /// What is exported, with different NQNs, by ascending NQN. Empty only when the file says so.
     pub subsystems: Vec<Subsystem>,
 }
@@ -100,8 +106,30 @@ pub struct Port {
     pub transport: TransportKind,
     /// Where to listen; port 0 lets the kernel choose.
     pub address: SocketAddr,
+    /// It offers the discovery service and nothing else.
+    pub discovery: bool,
     /// The states of ANA groups whose namespaces are not simply optimized here, by ascending id.
     pub ana_groups: Vec<AnaGroup>,
+}
+
+/// `[discovery]`
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Discovery {
+    /// Its name besides the well-known one, or that.
+    pub nqn: Nqn,
+}
+
+/// `[[referral]]`: another discovery service.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Referral {
+    /// The transport spoken there.
+    pub transport: TransportKind,
+    /// Where it listens; no wildcard.
+    pub address: SocketAddr,
+    /// Its name.
+    pub nqn: Nqn,
+    /// Its port identifier (PORTID).
+    pub port_id: u16,
 }
 
 /// `[[port.ana_group]]`: how a port reaches the namespaces of an ANA group.
@@ -241,6 +269,12 @@ impl Default for Metrics {
     }
 }
 
+impl Default for Discovery {
+    fn default() -> Self {
+        Self { nqn: Nqn::discovery() }
+    }
+}
+
 impl Default for Reactors {
     fn default() -> Self {
         Self { count: None, poll: Duration::from_micros(50), buffer_bytes: 64 * MIB }
@@ -347,6 +381,7 @@ impl Config {
         let nqn = default_nqn();
         Self {
             log: None,
+            state_dir: None,
             metrics: Metrics::default(),
             reactors: Reactors::default(),
             limits: Limits::default(),
@@ -355,7 +390,10 @@ impl Config {
                 transport: TransportKind::Tcp,
                 address: SocketAddr::from((Ipv4Addr::LOCALHOST, 4420)),
                 ana_groups: Vec::new(),
+                discovery: false,
             }],
+            discovery: Discovery::default(),
+            referrals: Vec::new(),
             subsystems: vec![Subsystem {
                 serial: identity::derived_serial(nqn.as_str()),
                 model: DEFAULT_MODEL.to_owned(),

@@ -13,11 +13,19 @@ use super::value::{self, LONGEST_FIRMWARE, LONGEST_MODEL, LONGEST_SERIAL, Names}
 
 const NQN_FORM: &str = "an NQN such as \"nqn.2026-12.io.weft:one\"";
 
+/// The ids of the ports.
+pub(super) struct PortIds {
+    /// Every one, when all of them could be read.
+    pub(super) all: Option<Vec<u16>>,
+    /// Those that are for discovery only.
+    pub(super) discovery: Vec<u16>,
+}
+
 /// Reads one subsystem; `None` when something it cannot do without is missing or wrong.
 pub(super) fn read(
     section: Section<'_>,
     names: Names,
-    port_ids: Option<&[u16]>,
+    port_ids: &PortIds,
     known: &mut Known<'_>,
 ) -> Option<Subsystem> {
     let nqn = section.text("nqn", NQN_FORM, |text| value::subsystem_nqn(text, names));
@@ -96,10 +104,12 @@ fn read_hosts(section: &Section<'_>, names: Names) -> AllowedHosts {
     }
 }
 
-/// The ports that offer the subsystem: those listed, or all.
-fn read_ports(section: &Section<'_>, all: Option<&[u16]>) -> Vec<u16> {
+/// The ports that offer the subsystem: those listed, or all that are not for discovery only.
+fn read_ports(section: &Section<'_>, known: &PortIds) -> Vec<u16> {
+    let all = known.all.as_deref();
     let Some(listed) = section.wholes("ports", "port ids", 0..=u16::MAX) else {
-        return all.unwrap_or_default().to_vec();
+        let offering = |id: &&u16| !known.discovery.contains(id);
+        return all.unwrap_or_default().iter().filter(offering).copied().collect();
     };
     if listed.value.is_empty() {
         let message = "names no port: no host can connect; without this key every port offers the subsystem";
@@ -112,6 +122,9 @@ fn read_ports(section: &Section<'_>, all: Option<&[u16]>) -> Vec<u16> {
         {
             let message = format!("there is no port {}: expected the id of a [[port]]", id.value);
             section.report.absent(id.at, section.path("ports"), message);
+        } else if known.discovery.contains(&id.value) {
+            let message = format!("port {} is for discovery only: expected another", id.value);
+            section.mistake(id.at, "ports", message);
         } else if ports.contains(&id.value) {
             section.mistake(id.at, "ports", format!("names port {} twice: expected it once", id.value));
         } else {

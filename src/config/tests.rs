@@ -11,6 +11,7 @@ use nvme::Status;
 
 use super::*;
 
+mod discovery;
 mod nvmetcli;
 mod round_trip;
 mod sections;
@@ -23,6 +24,7 @@ const NAMESPACE: &str = "[[subsystem.namespace]]\nnsid = 1\nbackend = \"memory\"
 const EVERY_KEY: &str = r#"
 log = "warn,weft=debug"
 strict_names = true
+state_dir = "state"
 [metrics]
 address = "[::1]:9000"
 [reactors]
@@ -49,6 +51,21 @@ state = "inaccessible"
 id = 8
 transport = "tcp"
 address = "0.0.0.0:4420"
+[[port]]
+id = 9
+transport = "tcp"
+address = "0.0.0.0:8009"
+discovery = true
+[discovery]
+nqn = "nqn.2026-12.io.weft:discovery"
+[[referral]]
+transport = "rdma"
+address = "[2001:db8::1]:8009"
+nqn = "nqn.2026-12.io.weft:other"
+port_id = 3
+[[referral]]
+transport = "tcp"
+address = "192.0.2.1:8009"
 [[subsystem]]
 nqn = "nqn.2026-12.io.weft:one"
 serial = "S1"
@@ -157,7 +174,7 @@ fn every_key_arrives() {
     assert_eq!(
         remarks,
         [
-            "weft.toml:25:9: not supported yet: port.ana_group.state: ANA groups: group 2 is served as if it were \
+            "weft.toml:26:9: not supported yet: port.ana_group.state: ANA groups: group 2 is served as if it were \
           optimized, not as \"inaccessible\""
         ]
     );
@@ -177,20 +194,6 @@ fn every_key_arrives() {
             data_timeout: Duration::from_millis(2),
             shutdown_timeout: Duration::from_millis(3),
         }
-    );
-    let port = |id, transport, address: &str, ana_groups| Port {
-        id,
-        transport,
-        address: address.parse().unwrap(),
-        ana_groups,
-    };
-    let inaccessible = AnaGroup { id: 2, state: AnaState::Inaccessible };
-    assert_eq!(
-        config.ports,
-        [
-            port(7, TransportKind::Rdma, "[::]:4420", vec![inaccessible]),
-            port(8, TransportKind::Tcp, "0.0.0.0:4420", vec![])
-        ]
     );
     let [subsystem] = config.subsystems.as_slice() else { panic!("one subsystem") };
     assert_eq!((subsystem.serial.as_str(), subsystem.model.as_str()), ("S1", "M1"));
@@ -221,6 +224,42 @@ fn every_key_arrives() {
     );
     assert_eq!(null.backend, NamespaceBackend::Null { size_bytes: 1 << 40 });
     assert_eq!((null.nguid, null.enabled, null.ana_group), (None, true, 1));
+}
+
+#[test]
+fn every_key_of_ports_and_discovery_arrives() {
+    let Loaded { config, .. } = Config::parse(EVERY_KEY, "weft.toml").unwrap();
+    assert_eq!(config.state_dir.as_deref(), Some(Path::new("state")));
+    assert_eq!(config.discovery.nqn, nqn("nqn.2026-12.io.weft:discovery"));
+    let referral = |transport, address: &str, name: &str, port_id| Referral {
+        transport,
+        address: address.parse().unwrap(),
+        nqn: nqn(name),
+        port_id,
+    };
+    assert_eq!(
+        config.referrals,
+        [
+            referral(TransportKind::Rdma, "[2001:db8::1]:8009", "nqn.2026-12.io.weft:other", 3),
+            referral(TransportKind::Tcp, "192.0.2.1:8009", nvme::Nqn::DISCOVERY, 0),
+        ]
+    );
+    let port = |id, transport, address: &str, ana_groups| Port {
+        id,
+        transport,
+        address: address.parse().unwrap(),
+        discovery: id == 9,
+        ana_groups,
+    };
+    let inaccessible = AnaGroup { id: 2, state: AnaState::Inaccessible };
+    assert_eq!(
+        config.ports,
+        [
+            port(7, TransportKind::Rdma, "[::]:4420", vec![inaccessible]),
+            port(8, TransportKind::Tcp, "0.0.0.0:4420", vec![]),
+            port(9, TransportKind::Tcp, "0.0.0.0:8009", vec![]),
+        ]
+    );
 }
 
 #[test]
@@ -266,7 +305,7 @@ size = "1 GB"
             "1:7: log: unknown log level \"inof\": expected off, error, warn, info, debug or trace, or \
              parts such as \
              info,weft=debug",
-            "2:1: colour: unknown key: expected \"log\", \"metrics\", \"reactors\", \"limits\", \"port\", \
+            "2:1: colour: unknown key: expected \"log\", \"state_dir\", \"metrics\", \"reactors\", \"limits\", \"port\", \"discovery\", \"referral\", \
              \"subsystem\" or \"strict_names\"",
             "4:1: metrics.adress: unknown key: did you mean \"address\"?",
             "5:1: port.address: missing: expected \"ADDRESS:PORT\" such as \"127.0.0.1:4420\" or \

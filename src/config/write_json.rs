@@ -8,7 +8,7 @@ use nvme::Uuid;
 
 use super::json::printable;
 use super::model::{
-    AllowedHosts, AnaGroup, AnaState, Config, DEFAULT_ANA_GROUP, Limits, Metrics, Namespace,
+    AllowedHosts, AnaGroup, AnaState, Config, DEFAULT_ANA_GROUP, Discovery, Limits, Metrics, Namespace,
     NamespaceBackend, Port, Reactors, Subsystem,
 };
 use super::write_toml::{path_text, quoted};
@@ -65,6 +65,10 @@ fn say_what_is_about_weft(config: &Config, lost: &mut Vec<String>) {
     };
     let (limits, default) = (&config.limits, Limits::default());
     differs("log", config.log.is_some());
+    differs("state_dir", config.state_dir.is_some());
+    differs("[discovery]", config.discovery != Discovery::default());
+    differs("[[referral]]", !config.referrals.is_empty());
+    differs("port.discovery", config.ports.iter().any(|port| port.discovery));
     differs("[metrics]", config.metrics != Metrics::default());
     differs("[reactors]", config.reactors != Reactors::default());
     differs("limits.connections", limits.connections != default.connections);

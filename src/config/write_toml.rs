@@ -7,8 +7,8 @@ use std::path::Path;
 use backends::Faults;
 
 use super::model::{
-    ALL_CONTROLLER_IDS, AllowedHosts, Config, DEFAULT_ANA_GROUP, DEFAULT_MODEL, Limits, Metrics, Namespace,
-    NamespaceBackend, Port, Reactors, Subsystem,
+    ALL_CONTROLLER_IDS, AllowedHosts, Config, DEFAULT_ANA_GROUP, DEFAULT_MODEL, Discovery, Limits, Metrics,
+    Namespace, NamespaceBackend, Port, Reactors, Referral, Subsystem,
 };
 use super::value::{self, Names};
 
@@ -20,6 +20,10 @@ pub(super) fn write(config: &Config) -> String {
     if let Some(log) = &config.log {
         out.blank();
         out.text("log", log);
+    }
+    if let Some(directory) = &config.state_dir {
+        out.blank();
+        out.text("state_dir", path_text(directory));
     }
     if !has_standard_names(config) {
         out.blank();
@@ -49,7 +53,13 @@ pub(super) fn write(config: &Config) -> String {
     for port in &config.ports {
         write_port(&mut out, port);
     }
-    let all_ports: Vec<u16> = config.ports.iter().map(|port| port.id).collect();
+    if config.discovery != Discovery::default() {
+        out.section("[discovery]");
+        out.text("nqn", config.discovery.nqn.as_str());
+    }
+    config.referrals.iter().for_each(|referral| write_referral(&mut out, referral));
+    let offering = config.ports.iter().filter(|port| !port.discovery);
+    let all_ports: Vec<u16> = offering.map(|port| port.id).collect();
     for subsystem in &config.subsystems {
         write_subsystem(&mut out, subsystem, &all_ports);
     }
@@ -105,11 +115,22 @@ fn write_port(out: &mut Toml, port: &Port) {
     out.key("id", port.id);
     out.text("transport", port.transport.name());
     out.text("address", &port.address.to_string());
+    out.key_unless_default("discovery", port.discovery, false);
     for group in &port.ana_groups {
         out.section("[[port.ana_group]]");
         out.key("id", group.id);
         out.text("state", group.state.name());
     }
+}
+
+fn write_referral(out: &mut Toml, referral: &Referral) {
+    out.section("[[referral]]");
+    out.text("transport", referral.transport.name());
+    out.text("address", &referral.address.to_string());
+    if !referral.nqn.is_discovery() {
+        out.text("nqn", referral.nqn.as_str());
+    }
+    out.key_unless_default("port_id", referral.port_id, 0);
 }
 
 fn write_subsystem(out: &mut Toml, subsystem: &Subsystem, all_ports: &[u16]) {

@@ -246,11 +246,12 @@ impl Drop for Target {
     }
 }
 
-/// A complete configuration: port 1, metrics, two reactors, and `rest`.
+/// A complete configuration: port 1, metrics, two reactors, and `rest`, whose keys before any section come first.
 pub fn configuration(listen: SocketAddr, metrics: SocketAddr, rest: &str) -> String {
+    let (head, rest) = rest.split_at(rest.find('[').unwrap_or(rest.len()));
     let reactors = if rest.contains("[reactors]") { "" } else { "[reactors]\ncount = 2\n" };
     format!(
-        "[metrics]\naddress = \"{metrics}\"\n{reactors}\
+        "{head}[metrics]\naddress = \"{metrics}\"\n{reactors}\
          [[port]]\nid = 1\ntransport = \"tcp\"\naddress = \"{listen}\"\n{rest}\n"
     )
 }

@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use super::checks::{Known, KnownPorts};
-use super::model::{Config, Limits, Metrics, Reactors};
+use super::model::{Config, Discovery, Limits, Metrics, Reactors};
 use super::object::Object;
 use super::report::{ConfigError, Report};
 use super::{Format, Loaded, json};
@@ -79,9 +79,12 @@ fn walk(root: Object<'_>, report: &Report<'_>, directory: &Path) -> Config {
     }
     let mut config = Config {
         log: None,
+        state_dir: None,
         metrics,
         reactors: Reactors::default(),
         limits: limits.finish(Limits::default()),
+        discovery: Discovery::default(),
+        referrals: Vec::new(),
         ports: ports.into_iter().filter_map(|read| read.port).collect(),
         subsystems: subsystems.into_iter().filter_map(|read| read.subsystem).collect(),
     };

@@ -107,7 +107,7 @@ pub(super) fn read<'a>(
         referral.unsupported(referral.at, "", "referrals: left out");
     }
     object.finish();
-    let port = Port { id: id?.value, transport, address, ana_groups };
+    let port = Port { id: id?.value, transport, address, discovery: false, ana_groups };
     Some(ReadPort { port: Some(port), ..left_out })
 }
 

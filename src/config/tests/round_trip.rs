@@ -33,6 +33,7 @@ fn port() -> impl Strategy<Value = Port> {
         id: 0,
         transport,
         address,
+        discovery: false,
         ana_groups: groups
             .into_iter()
             .map(|(id, state)| AnaGroup { id, state })
@@ -212,9 +213,12 @@ fn config() -> impl Strategy<Value = Config> {
         });
         let mut config = Config {
             log,
+            state_dir: None,
             metrics,
             reactors,
             limits,
+            discovery: Discovery::default(),
+            referrals: Vec::new(),
             ports: ports.collect(),
             subsystems: subsystems.collect(),
         };
@@ -315,6 +319,10 @@ fn toml_is_written_for_people() {
         "size = \"1 TiB\"",
         "nguid = \"none\"",
         "ports = [8]",
+        "[[referral]]",
+        "discovery = true",
+        "state_dir = \"state\"",
+        "nqn = \"nqn.2026-12.io.weft:discovery\"",
         "enabled = false",
     ] {
         assert!(text.lines().any(|written| written == line), "{line} is not in\n{text}");
