@@ -9,6 +9,7 @@ use super::{
     queue_pair::Inner,
     receives::{self, Receives, SHARED},
 };
+use crate::CloseReason;
 use futures::future::{Either, select};
 use reactor::{BufferPool, DataBuffer, HookGuard, Reactor, Signal, TurnHook};
 use std::{
@@ -252,9 +253,13 @@ impl<V: Verbs> LocalDevice<V> {
         self.dirty.borrow_mut().push(owner);
     }
 
-    /// The device goes away: with its last queue pair everything else is destroyed.
+    /// The device goes away: its queue pairs end, and with the last of them everything else is destroyed.
     pub fn is_gone(&self) {
-        self.gone.set(true);
+        if self.gone.replace(true) {
+            return;
+        }
+        let pairs: Vec<_> = self.places.borrow().iter().filter_map(|place| place.pair.clone()).collect();
+        pairs.iter().for_each(|pair| pair.close(CloseReason::HostGone));
         self.changed.notify();
     }
 
@@ -375,11 +380,14 @@ impl<V: Verbs> TurnHook for LocalDevice<V> {
     }
 
     fn before_sleep(&self) -> bool {
-        if !self.armed.get() {
+        let mut is_news = false;
+        if !self.armed.get() && !self.gone.get() {
             match V::arm(&self.cq) {
                 Ok(()) => self.armed.set(true),
                 Err(error) => {
-                    tracing::error!(device = self.limits.name, %error, "cannot arm a completion queue")
+                    tracing::warn!(device = self.limits.name, %error, "an RDMA device can no longer be used");
+                    self.is_gone();
+                    is_news = true;
                 }
             }
         }
@@ -387,7 +395,7 @@ impl<V: Verbs> TurnHook for LocalDevice<V> {
         let found = self.poll() > 0;
         // A completion can be an order to post: not asleep with that undone.
         self.flush();
-        found
+        found || is_news
     }
 }
 

@@ -10,13 +10,13 @@ net=192.168.77.1
 # The device, once for all cases; what is left of it is looked at after each.
 rdma_up() {
     transport=rdma address=$net
-    if [ ! -e /sys/class/infiniband/rxe0 ]; then
+    if [ ! -e /sys/class/net/roce0 ]; then
         ip link add roce0 type dummy
         ip addr add $net/24 dev roce0
         ip -6 addr add fd77::1/64 dev roce0 nodad
         ip link set roce0 mtu 4200 up
-        soon 10 rdma link add rxe0 type rxe netdev roce0
     fi
+    [ -e /sys/class/infiniband/rxe0 ] || soon 10 rdma link add rxe0 type rxe netdev roce0
     soon 10 rdma_is_active || fail "the RDMA device does not come up: $(rdma link)"
 }
 rdma_is_active() { rdma link show rxe0/1 | grep -q 'state ACTIVE'; }

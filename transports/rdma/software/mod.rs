@@ -321,7 +321,7 @@ impl Verbs for Software {
     fn completion_queue(device: &Device, entries: u32, _: u32) -> io::Result<Arc<Object>> {
         let mut state = device.adapter.fabric.lock();
         let object = device.adapter.object(&mut state, Kind::Cq);
-        state.cqs.insert(object.key, CqState::new(entries as usize)?);
+        state.cqs.insert(object.key, CqState::new(entries as usize, device.generation)?);
         drop(state);
         Ok(object)
     }
@@ -426,8 +426,11 @@ impl Verbs for Software {
     }
 
     fn arm(cq: &Arc<Object>) -> io::Result<()> {
-        if let Some(own) = cq.lock().cqs.get_mut(&cq.key) {
-            own.armed = true;
+        let mut state = cq.lock();
+        let device = state.device;
+        match state.cqs.get_mut(&cq.key) {
+            Some(own) if own.device == device => own.armed = true,
+            _ => return Err(io::Error::other("the device is gone")),
         }
         Ok(())
     }

@@ -108,11 +108,13 @@ pub(super) struct CqState {
     pub(super) armed: bool,
     pub(super) bell: Bell,
     pub(super) capacity: usize,
+    /// The life of the device it belongs to.
+    pub(super) device: u64,
 }
 
 impl CqState {
-    pub(super) fn new(capacity: usize) -> io::Result<CqState> {
-        Ok(CqState { done: VecDeque::new(), armed: false, bell: Bell::new()?, capacity })
+    pub(super) fn new(capacity: usize, device: u64) -> io::Result<CqState> {
+        Ok(CqState { done: VecDeque::new(), armed: false, bell: Bell::new()?, capacity, device })
     }
 }
 
