@@ -1,8 +1,9 @@
 //! Get Features and Set Features (admin commands 0Ah and 09h).
 //!
 //! Base specification, "Features". Nothing is saveable: a controller ends with its connection, so a saved value is the
-//! default one.
+//! default one. Write protection is not the controller's: it outlives it without being saved.
 
+mod protection;
 mod values;
 
 pub use values::FeatureValues;
@@ -106,6 +107,7 @@ const CATALOGUE: &[Feature] = &[
     Feature::changeable(feature::KEEP_ALIVE_TIMER).of_discovery(),
     Feature::changeable(feature::HOST_BEHAVIOR),
     Feature::fixed(feature::HOST_IDENTIFIER),
+    Feature::changeable(feature::NAMESPACE_WRITE_PROTECTION).of_namespace(),
 ];
 
 /// The features a controller has.
@@ -115,6 +117,7 @@ pub fn supported(controller: &Controller) -> impl Iterator<Item = &'static Featu
     CATALOGUE.iter().filter(move |feature| match feature.id {
         _ if discovery => feature.discovery,
         feature::VOLATILE_WRITE_CACHE => has_cache,
+        feature::NAMESPACE_WRITE_PROTECTION => controller.subsystem.can_protect,
         _ => true,
     })
 }
@@ -160,6 +163,7 @@ fn current<Q: TransportQueuePair>(pair: &QueuePair<Q>, command: &GetFeatures) ->
         feature::NUMBER_OF_QUEUES => granted_queues(pair).encode(),
         feature::ASYNC_EVENT_CONFIGURATION => controller.events.configuration(),
         feature::KEEP_ALIVE_TIMER => controller.keep_alive_ms(),
+        feature::NAMESPACE_WRITE_PROTECTION => protection::current(controller, command.nsid)?,
         feature::TEMPERATURE_THRESHOLD => {
             let wanted = TemperatureThreshold::parse(command.cdw11)?;
             controller.with_features(|values| values.temperature_threshold(wanted))?.into()
@@ -188,6 +192,7 @@ fn default<Q: TransportQueuePair>(pair: &QueuePair<Q>, command: &GetFeatures) ->
     let value = match command.id {
         feature::NUMBER_OF_QUEUES => all_queues(pair).encode(),
         feature::ASYNC_EVENT_CONFIGURATION | feature::KEEP_ALIVE_TIMER => 0,
+        feature::NAMESPACE_WRITE_PROTECTION => protection::default(&pair.controller, command.nsid)?,
         feature::TEMPERATURE_THRESHOLD => {
             let wanted = TemperatureThreshold::parse(command.cdw11)?;
             FeatureValues::default().temperature_threshold(wanted)?.into()
@@ -232,6 +237,10 @@ pub async fn set<Q: TransportQueuePair>(
             let data = data_in(pair, sqe, data, token, HostBehavior::LEN).await?;
             let new = HostBehavior::from_bytes(data.filled()).ok_or(Status::DATA_SGL_LENGTH_INVALID.dnr())?;
             controller.with_features(|values| values.set_host_behavior(new))?;
+            Ok(Completion::OK.into())
+        }
+        feature::NAMESPACE_WRITE_PROTECTION => {
+            protection::set(pair, &command).await?;
             Ok(Completion::OK.into())
         }
         _ => {

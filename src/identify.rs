@@ -25,7 +25,7 @@ use nvme::{
         IdentifyNamespaceIndependent, LbaFormat, NamespaceDescriptors, attributes, cns, command_set,
         controller_type, deallocate, firmware_updates, fused_operations, independent_features,
         log_attributes, multipath, namespace_attributes, namespace_features, namespace_sharing,
-        namespace_status, nvm_commands, sgl_support, volatile_write_cache,
+        namespace_status, nvm_commands, sgl_support, volatile_write_cache, write_protection,
     },
 };
 use transports::{QueuePair as TransportQueuePair, SglSupport};
@@ -147,6 +147,7 @@ fn io_controller<Q: TransportQueuePair>(pair: &QueuePair<Q>) -> IdentifyControll
         .into();
     page.fused_operations = fused_operations::COMPARE_AND_WRITE.into();
     page.atomic_compare_write_unit = (fused::MAX_BLOCKS as u16 - 1).into();
+    page.write_protection = if controller.subsystem.can_protect { write_protection::SUPPORTED } else { 0 };
     page.copy_formats = (1 << 0 | 1 << 1).into();
     page.max_namespaces = MAX_NSID.into();
     let cached =
@@ -179,7 +180,7 @@ fn namespace(namespace: &Namespace) -> IdentifyNamespace {
         describe(topology, &mut page);
     }
     page.nguid = namespace.nguid;
-    page.attributes = if namespace.read_only { namespace_attributes::WRITE_PROTECTED } else { 0 };
+    page.attributes = if namespace.is_protected() { namespace_attributes::WRITE_PROTECTED } else { 0 };
     page.lba_formats[0] = LbaFormat {
         metadata_size: 0.into(),
         lba_data_size: geometry.lba_size.ilog2() as u8,
@@ -215,7 +216,7 @@ fn independent(namespace: &Namespace) -> IdentifyNamespaceIndependent {
         page.features |= independent_features::ROTATIONAL;
     }
     page.sharing = namespace_sharing::SHARED;
-    page.attributes = if namespace.read_only { namespace_attributes::WRITE_PROTECTED } else { 0 };
+    page.attributes = if namespace.is_protected() { namespace_attributes::WRITE_PROTECTED } else { 0 };
     page.status = namespace_status::READY;
     page
 }

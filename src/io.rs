@@ -120,10 +120,11 @@ fn execute<'a, Q: TransportQueuePair>(
         // See the head of `range_lock`: this is all that fused pairs cost other writes.
         let mark = if changes(command.opcode) {
             let (first, blocks) = (command.lba.0, command.blocks.into());
-            match namespace.locks.enter(first, blocks) {
+            let mark = match namespace.locks.enter(first, blocks) {
                 Some(mark) => mark,
                 None => Box::pin(namespace.locks.wait(first, blocks)).await,
-            }
+            };
+            namespace.confirm(mark)?
         } else {
             Mark::None
         };
@@ -172,8 +173,8 @@ fn admit<'a, Q: TransportQueuePair>(
     let namespace = pair.namespaces.get(command.nsid).ok_or(Status::INVALID_NAMESPACE.dnr())?;
     let reads =
         matches!(command.opcode, IoOpcode::Read | IoOpcode::Compare | IoOpcode::Verify | IoOpcode::Flush);
-    if namespace.read_only && !reads {
-        return Err(Status::NAMESPACE_WRITE_PROTECTED.dnr());
+    if !reads {
+        namespace.check_writable()?;
     }
     Ok(namespace)
 }

@@ -4,7 +4,7 @@ use crate::{
     config,
     io::{
         fused,
-        range_lock::{LocalLocks, RangeLocks},
+        range_lock::{LocalLocks, Mark, RangeLocks},
     },
 };
 use backends::{
@@ -20,7 +20,7 @@ use std::{
     rc::Rc,
     sync::{
         Arc, Mutex, PoisonError,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
 };
 
@@ -99,12 +99,13 @@ pub struct Namespace {
     pub uuid: Uuid,
     /// Its NGUID, likewise; zero is none.
     pub nguid: [u8; 16],
-    /// Hosts may not write.
+    /// Its configuration says that hosts may not write, and no host can change that.
     pub read_only: bool,
     /// What holds its blocks, for people.
     pub medium: String,
     storage: Storage,
     size: Size,
+    protected: Arc<AtomicBool>,
     locks: Arc<RangeLocks>,
     cells: Mutex<Vec<Arc<IoCells>>>,
 }
@@ -174,6 +175,7 @@ impl Namespace {
                 present: AtomicU64::new(blocks),
                 used: AtomicU64::new(blocks),
             },
+            protected: Arc::new(AtomicBool::new(config.read_only)),
             locks: Arc::default(),
             cells: Mutex::default(),
         };
@@ -185,6 +187,16 @@ impl Namespace {
     /// Its shape, as hosts are told.
     pub fn geometry(&self) -> Geometry {
         Geometry { lba_count: self.size.advertised.load(Ordering::Acquire), ..self.storage.geometry() }
+    }
+
+    /// Whether hosts may not write, for whatever reason.
+    pub fn is_protected(&self) -> bool {
+        self.protected.load(Ordering::Acquire)
+    }
+
+    /// Write protects it or no longer does. For what is in flight see [`crate::features`].
+    pub fn protect(&self, protected: bool) {
+        self.protected.store(protected, Ordering::Release);
     }
 
     /// Blocks that take space.
@@ -255,8 +267,7 @@ fn say_what(nsid: u32, path: &Path, file: &File) {
 pub struct LocalNamespace {
     geometry: Cell<Geometry>,
     present: Cell<u64>,
-    /// Hosts may not write.
-    pub read_only: bool,
+    protected: Arc<AtomicBool>,
     /// The way to its storage.
     pub queue: StorageQueue,
     /// Who may write where while fused pairs are at work.
@@ -269,6 +280,26 @@ impl LocalNamespace {
     /// Its shape now, at hand for every command. The size of a block never changes, the number of blocks may.
     pub fn geometry(&self) -> Geometry {
         self.geometry.get()
+    }
+
+    /// Fails when hosts may not write.
+    pub fn check_writable(&self) -> Result<(), Status> {
+        // Relaxed: who changes it has all writes wait meanwhile, and that orders them.
+        if self.protected.load(Ordering::Relaxed) {
+            return Err(Status::NAMESPACE_WRITE_PROTECTED.dnr());
+        }
+        Ok(())
+    }
+
+    /// A write that was admitted and is counted in now: it may have been write protected meanwhile.
+    pub fn confirm(&self, mark: Mark) -> Result<Mark, Status> {
+        self.check_writable().inspect_err(|_| self.locks.leave(mark))?;
+        Ok(mark)
+    }
+
+    /// Counts a write in, at once or when fused pairs before it are done; unless it may not be done any more.
+    pub async fn enter(&self, first: u64, blocks: u64) -> Result<Mark, Status> {
+        self.confirm(self.locks.entered(first, blocks).await)
     }
 
     /// Its size has changed: see [`crate::watch`].
@@ -313,7 +344,7 @@ impl NamespaceTable {
                     ..namespace.geometry()
                 }),
                 present: Cell::new(namespace.size.present.load(Ordering::Acquire)),
-                read_only: namespace.read_only,
+                protected: namespace.protected.clone(),
                 queue: namespace.storage.queue(reactor)?,
                 locks: namespace.locks.local(reactor),
                 cells,

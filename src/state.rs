@@ -18,7 +18,7 @@ use std::{
 const HEAD: &str = "weft state 1";
 const FILE: &str = "state";
 /// More than this is no state file.
-const MAX_BYTES: u64 = 64 << 10;
+const MAX_BYTES: u64 = 4 << 20;
 
 /// Why a state directory cannot be used.
 #[derive(Debug)]
@@ -135,6 +135,25 @@ impl State {
         self.numbers().get(key).copied()
     }
 
+    /// Sets a number or forgets it: on stable storage when this returns. If that fails, nothing has changed.
+    ///
+    /// # Errors
+    ///
+    /// The file cannot be written.
+    pub fn change(&self, key: &str, value: Option<u64>) -> io::Result<()> {
+        let mut numbers = self.numbers();
+        let mut changed = numbers.clone();
+        match value {
+            Some(value) => changed.insert(key.to_owned(), value),
+            None => changed.remove(key),
+        };
+        if let Some(directory) = &self.directory {
+            write(directory, &changed)?;
+        }
+        *numbers = changed;
+        Ok(())
+    }
+
     /// Sets numbers; they are on stable storage when this returns. If that fails it is said, and they hold for this process.
     pub fn set(&self, new: &[(&str, u64)]) {
         let mut numbers = self.numbers();
@@ -244,6 +263,24 @@ mod tests {
         let read = numbers(&text).unwrap();
         assert_eq!((read["discovery.generation"], read["some.thing"]), (7, u64::MAX));
         assert!(numbers(&file(&[])).unwrap().is_empty());
+    }
+
+    #[test]
+    fn a_change_is_kept_or_has_not_happened() {
+        let directory = std::env::temp_dir().join(format!("weft-state-{}", std::process::id()));
+        let state = State::open(&directory).unwrap();
+        state.change("a", Some(1)).unwrap();
+        state.change("b", Some(2)).unwrap();
+        state.change("a", None).unwrap();
+        // In the way of the file that is written beside.
+        fs::create_dir(directory.join("state.new")).unwrap();
+        state.change("b", None).unwrap_err();
+        assert_eq!((state.number("a"), state.number("b")), (None, Some(2)));
+        fs::remove_dir(directory.join("state.new")).unwrap();
+        drop(state);
+        let state = State::open(&directory).unwrap();
+        assert_eq!((state.number("a"), state.number("b")), (None, Some(2)));
+        fs::remove_dir_all(directory).unwrap();
     }
 
     /// Cut off anywhere, or with any byte changed, a file is not taken for a good one.

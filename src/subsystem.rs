@@ -42,6 +42,8 @@ pub struct Subsystem {
     pub ports: Vec<u16>,
     /// The identifiers its controllers get.
     pub controller_ids: RangeInclusive<u16>,
+    /// Hosts can write protect its namespaces: what they say is kept.
+    pub can_protect: bool,
     /// By ascending NSID.
     pub namespaces: Vec<Arc<Namespace>>,
     /// What happened to it and its controllers.
@@ -73,6 +75,8 @@ pub struct NewSubsystem {
     pub hosts: AllowedHosts,
     /// Ports that offer it.
     pub ports: Vec<u16>,
+    /// Hosts can write protect its namespaces.
+    pub can_protect: bool,
     /// Its namespaces.
     pub namespaces: Vec<Arc<Namespace>>,
 }
@@ -91,6 +95,7 @@ impl Subsystem {
             controller_ids: new.controller_ids,
             hosts: new.hosts,
             ports: new.ports,
+            can_protect: new.can_protect,
             namespaces,
             persistent_events: PersistentEvents::new(&new.firmware),
             firmware: new.firmware,

@@ -13,7 +13,7 @@ use crate::{
 use nvme::{Nqn, features::AsyncEvent};
 use reactor::Mailbox;
 use std::{
-    fmt,
+    fmt, io,
     net::SocketAddr,
     sync::{
         Arc, Mutex, MutexGuard, OnceLock, PoisonError,
@@ -91,7 +91,7 @@ impl Target {
     pub fn open(config: &Config, ports: Vec<BoundPort>, state: State) -> Result<Target, TargetError> {
         let mut subsystems = Vec::new();
         for (index, wanted) in config.subsystems.iter().enumerate() {
-            subsystems.push(Arc::new(Subsystem::new(index, open_subsystem(wanted)?)));
+            subsystems.push(Arc::new(Subsystem::new(index, open_subsystem(wanted, &state)?)));
         }
         let discovery = NewSubsystem {
             kind: SubsystemKind::Discovery,
@@ -102,6 +102,7 @@ impl Target {
             controller_ids: config::ALL_CONTROLLER_IDS,
             hosts: config::AllowedHosts::Any,
             ports: ports.iter().map(|p| p.id).collect(),
+            can_protect: false,
             namespaces: Vec::new(),
         };
         let target = Target {
@@ -169,6 +170,11 @@ impl Target {
 
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Keeps whether a namespace is write protected. It takes its time: not for a reactor.
+    pub fn keep_protection(&self, subsystem: &Nqn, namespace: &Namespace, protected: bool) -> io::Result<()> {
+        self.state().change(&protection_key(subsystem, namespace), protected.then_some(1))
     }
 
     /// Where the generation counter of the discovery log begins: where it was if the log says the same as before the
@@ -243,11 +249,22 @@ impl Target {
     }
 }
 
-fn open_subsystem(wanted: &config::Subsystem) -> Result<NewSubsystem, TargetError> {
+/// In the state: whether a namespace is write protected. It goes by its identity, whatever its NSID becomes.
+fn protection_key(subsystem: &Nqn, namespace: &Namespace) -> String {
+    // A name may have any character, a key has no blanks.
+    let name = subsystem.as_str().escape_default().to_string().replace(' ', "\\x20");
+    format!("protected.{}.{name}", namespace.uuid)
+}
+
+fn open_subsystem(wanted: &config::Subsystem, state: &State) -> Result<NewSubsystem, TargetError> {
     let mut namespaces = Vec::new();
     for namespace in wanted.namespaces.iter().filter(|namespace| namespace.enabled) {
         let opened = Namespace::open(namespace)
             .map_err(|error| TargetError::Namespace(wanted.nqn.to_string(), namespace.nsid, error))?;
+        if state.number(&protection_key(&wanted.nqn, &opened)) == Some(1) {
+            tracing::info!(nsid = namespace.nsid, subsystem = %wanted.nqn, "write protected by a host, before the restart");
+            opened.protect(true);
+        }
         namespaces.push(Arc::new(opened));
     }
     Ok(NewSubsystem {
@@ -259,6 +276,7 @@ fn open_subsystem(wanted: &config::Subsystem) -> Result<NewSubsystem, TargetErro
         controller_ids: wanted.controller_ids.clone(),
         hosts: wanted.hosts.clone(),
         ports: wanted.ports.clone(),
+        can_protect: state.is_kept(),
         namespaces,
     })
 }

@@ -38,3 +38,4 @@ mod stalled;
 mod tcp_errors;
 mod tcp_stream;
 mod tidy;
+mod write_protect;

@@ -166,7 +166,7 @@ impl<'a, Q: TransportQueuePair> Work<'a, Q> {
     async fn write(&self, lba: u64, blocks: u32, data: DataBuffer) -> Result<(), Completion> {
         let sqe = IoCommand::encode(IoOpcode::Write, self.nsid, Lba(lba), blocks, self.fua);
         let command = IoCommand::parse(&sqe)?;
-        let mark = self.namespace.locks.entered(lba, blocks.into()).await;
+        let mark = self.namespace.enter(lba, blocks.into()).await?;
         let (completion, _) = self.namespace.queue.execute(&command, Some(data)).await;
         self.namespace.locks.leave(mark);
         if completion.status.is_success() { Ok(()) } else { Err(completion) }

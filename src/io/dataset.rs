@@ -39,7 +39,7 @@ pub async fn execute<Q: TransportQueuePair>(
         namespace.check_range(false, |blocks| range.is_within(blocks))?;
     }
     for range in ranges.iter().map(DatasetRange::parse).filter(|r| wanted.deallocate && r.blocks > 0) {
-        let mark = namespace.locks.entered(range.lba.0, range.blocks.into()).await;
+        let mark = namespace.enter(range.lba.0, range.blocks.into()).await?;
         let completion = namespace.queue.deallocate(range.lba, range.blocks.into()).await;
         namespace.locks.leave(mark);
         if !completion.status.is_success() {

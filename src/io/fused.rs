@@ -296,6 +296,9 @@ async fn execute_both<Q: TransportQueuePair>(
         },
     };
     let lock = namespace.locks.lock(compare.lba.0, compare.blocks.into()).await;
+    if let Err(status) = namespace.check_writable() {
+        return Ok((FAILED.into(), status.into()));
+    }
     let (compared, _) = namespace.queue.execute(&compare, Some(compare_data)).await;
     if !compared.status.is_success() {
         return Ok((compared, FAILED.into()));
