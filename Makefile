@@ -2,6 +2,7 @@
 #
 #   make run       build, install what is missing, serve 1 GiB of memory over NVMe/TCP      (first time 5)
 #   make test      unit and behaviour tests                                                 (8)
+#   make fuzz      libFuzzer on what reads bytes from outside: FUZZ_TARGET="stream", FUZZ_SECONDS=60 for each       (10)
 #   make check     format, lints, documentation, licences of dependencies                   (10)
 #   make vm-test   real Linux hosts under QEMU: ONLY="tcp", KERNEL=6.1, SHORT=1, CASES="…"  (short 12, in full 60)
 #   make bench     weft beside bare request/response servers, with ratios                   (8; QUICK=1: 2)
@@ -11,9 +12,12 @@ CARGO ?= cargo
 TARGET_DIR := $(or $(CARGO_TARGET_DIR),target)
 WEFT := $(TARGET_DIR)/release/weft
 DENY_VERSION := 0.20.2
+CARGO_FUZZ_VERSION := 0.13.1
+FUZZ_TARGET ?= stream command pipeline configuration
+FUZZ_SECONDS ?= 60
 export CARGO_TERM_PROGRESS_WHEN ?= auto
 
-.PHONY: help run build test check vm-test bench bindings tools deny
+.PHONY: help run build test fuzz check vm-test bench bindings tools deny
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -38,6 +42,18 @@ test: tools
 	else \
 	  $(CARGO) test --locked --workspace --no-fail-fast; \
 	fi
+
+# A workspace of its own below tests/fuzz. libFuzzer needs what only a nightly compiler gives without RUSTC_BOOTSTRAP, and a
+# C++ compiler. What is new goes into the corpus; `make test` replays it. An input that fails lies in tests/fuzz/artifacts.
+fuzz: tools
+	@command -v c++ >/dev/null || { echo "a C++ compiler is missing: install g++" >&2; exit 1; }
+	@if [ ! -x build/tools/bin/cargo-fuzz ]; then \
+	  echo "installing cargo-fuzz $(CARGO_FUZZ_VERSION) into build/tools"; \
+	  $(CARGO) install --quiet --locked --debug --root build/tools --target-dir build/tools/target cargo-fuzz --version $(CARGO_FUZZ_VERSION); \
+	fi
+	@cd tests/fuzz && export RUSTC_BOOTSTRAP=1 CARGO_TARGET_DIR=$(abspath build/fuzz) && for target in $(FUZZ_TARGET); do \
+	  $(CURDIR)/build/tools/bin/cargo-fuzz run --fuzz-dir . $$target -- -max_total_time=$(FUZZ_SECONDS) -max_len=4096 -timeout=20 || exit 1; \
+	done
 
 check: tools
 	$(CARGO) fmt --all --check

@@ -3,11 +3,15 @@
 //!
 //! `FUZZ_SECONDS` sets how long (10 by default), `FUZZ_SEED` where it begins; a failure names the seed of its session.
 
+mod entries;
+
 use crate::host::target::{TempDir, namespace, one_memory};
 use crate::host::*;
 use crate::hostile::Bystander;
+use std::fs;
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 const FUZZ_NQN: &str = "nqn.2026-12.io.weft:fuzz";
@@ -45,16 +49,30 @@ impl Random {
 /// A command that could almost be right.
 fn command(random: &mut Random, admin: bool, digests: Digests) -> Vec<u8> {
     let opcodes: &[u8] = if admin {
-        &[0x02, 0x06, 0x08, 0x09, 0x0a, 0x0c, 0x18, 0x7f, 0x00, 0x05, 0xc0]
+        &[0x02, 0x06, 0x08, 0x08, 0x09, 0x0a, 0x0c, 0x18, 0x7f, 0x7f, 0x00, 0x05, 0x14, 0xc0]
     } else {
-        &[0x00, 0x01, 0x02, 0x05, 0x08, 0x09, 0x0c, 0x19, 0x0d, 0x7f, 0x79]
+        &[0x00, 0x01, 0x01, 0x02, 0x02, 0x04, 0x05, 0x08, 0x09, 0x0c, 0x19, 0x19, 0x0d, 0x7f, 0x79]
     };
     let mut sqe = [0; 64];
     sqe[40..].copy_from_slice(&random.bytes(24));
     sqe[0] = random.of(opcodes);
-    sqe[1] = random.of(&[0x40, 0x40, 0x40, 0x40, 0x00, 0x41, 0xc2]);
-    sqe[2..4].copy_from_slice(&(random.next() as u16).to_le_bytes());
-    sqe[4..8].copy_from_slice(&random.of(&[0, 1, 2, 3, 4, 0x0100_0000, u32::MAX]).to_le_bytes());
+    // The first and the second of a fused pair among them.
+    sqe[1] = random.of(&[0x40, 0x40, 0x40, 0x40, 0x40, 0x00, 0x41, 0x42, 0xc2]);
+    // Few identifiers, so that aborts find commands and some are used twice.
+    let cid = random.of(&[random.0 as u16, random.0 as u16 % 40]);
+    sqe[2..4].copy_from_slice(&cid.to_le_bytes());
+    sqe[4..8].copy_from_slice(&random.of(&[0, 1, 2, 3, 4, 5, 0x0100_0000, u32::MAX]).to_le_bytes());
+    if admin && sqe[0] == 0x08 {
+        let (queue, command) = (random.below(5) as u32, random.below(40) as u32);
+        sqe[40..44].copy_from_slice(&(queue | command << 16).to_le_bytes());
+    }
+    if admin && sqe[0] == 0x7f {
+        // Properties: the configuration among them, with resets and shutdowns.
+        sqe[4] = random.of(&[0, 0, 4, 1, 5]);
+        sqe[44..48].copy_from_slice(&random.of(&[0_u32, 0x08, 0x14, 0x14, 0x1c, 0x20]).to_le_bytes());
+        sqe[48..52]
+            .copy_from_slice(&random.of(&[0x0046_0001_u32, 0x0046_0000, 0x0046_4001, 0]).to_le_bytes());
+    }
     let lba = random.of(&[0, 1, 63, 16_383, 16_384, 1 << 40, u64::MAX]);
     let blocks = random.of(&[0_u32, 1, 7, 15, 255, 0xffff]);
     if !admin && !random.one_in(4) {
@@ -125,6 +143,44 @@ fn ask(stream: &mut TcpStream, digests: Digests, command: &Command) -> io::Resul
     Ok(u32_at(&response, 8))
 }
 
+/// A queue pair under fire.
+struct Victim {
+    stream: TcpStream,
+    admin: bool,
+    /// PDUs held back, to come later or in another order.
+    held: Vec<Vec<u8>>,
+}
+
+impl Victim {
+    /// Sends PDUs as they are, twice, late, in another order, together, or in pieces with a pause in between.
+    fn send(&mut self, random: &mut Random, bytes: Vec<u8>) -> io::Result<()> {
+        match random.below(12) {
+            0 => self.held.push(bytes),
+            1 => {
+                self.stream.write_all(&bytes)?;
+                self.stream.write_all(&bytes)?;
+            }
+            2 => {
+                let at = random.below(bytes.len() + 1);
+                self.stream.write_all(&bytes[..at])?;
+                if random.one_in(3) {
+                    std::thread::sleep(Duration::from_millis(random.below(4) as u64));
+                }
+                self.stream.write_all(&bytes[at..])?;
+            }
+            3 => {
+                self.held.push(bytes);
+                let first = random.below(self.held.len());
+                self.held.rotate_left(first);
+                let together = std::mem::take(&mut self.held).concat();
+                self.stream.write_all(&together)?;
+            }
+            _ => self.stream.write_all(&bytes)?,
+        }
+        Ok(())
+    }
+}
+
 /// One fuzzing host: errors only say that the target ended the connection, which is its right.
 fn session(address: SocketAddr, random: &mut Random) -> io::Result<()> {
     let mut admin = connection(address)?;
@@ -133,6 +189,7 @@ fn session(address: SocketAddr, random: &mut Random) -> io::Result<()> {
         return admin.write_all(&random.bytes(len));
     }
     let digests = Digests { header: random.one_in(2), data: random.one_in(2) };
+    let discovery = random.one_in(6);
     let mut connect = Connect {
         qid: 0,
         sqsize: 31,
@@ -140,34 +197,51 @@ fn session(address: SocketAddr, random: &mut Random) -> io::Result<()> {
         kato_ms: random.of(&[0, 1, 5000, u32::MAX]),
         hostid: [7; 16],
         cntlid: 0xffff,
-        subnqn: FUZZ_NQN.to_owned(),
+        subnqn: if discovery { DISCOVERY_NQN } else { FUZZ_NQN }.to_owned(),
         hostnqn: HOST_NQN.to_owned(),
     };
     connect.cntlid = greet(&mut admin, digests, &connect)? as u16;
     ask(&mut admin, digests, &Command::property_set(0x14, 0x0046_0001))?;
-    let io = random.one_in(2);
-    let mut stream = if io {
+    let mut victims = Vec::new();
+    for qid in 1..=random.below(4) as u16 {
         let mut stream = connection(address)?;
-        connect.qid = 1;
+        connect.qid = qid;
         connect.sqsize = random.of(&[1, 7, 63, 127]);
         greet(&mut stream, digests, &connect)?;
-        stream
-    } else {
-        admin.try_clone()?
-    };
-    stream.set_read_timeout(Some(Duration::from_millis(1)))?;
+        victims.push(Victim { stream, admin: false, held: Vec::new() });
+    }
+    if victims.is_empty() || random.one_in(2) {
+        victims.push(Victim { stream: admin.try_clone()?, admin: true, held: Vec::new() });
+    }
+    for victim in &victims {
+        victim.stream.set_read_timeout(Some(Duration::from_millis(1)))?;
+    }
     let mut sink = vec![0; 64 << 10];
-    for _ in 0..=random.below(60) {
-        stream.write_all(&any_pdu(random, !io, digests))?;
-        if random.one_in(4) && matches!(stream.read(&mut sink), Ok(0)) {
+    for _ in 0..=random.below(60 * victims.len()) {
+        let at = random.below(victims.len());
+        let bytes = any_pdu(random, victims[at].admin, digests);
+        let sent = victims[at].send(random, bytes);
+        let over = sent.is_err() || random.one_in(4) && matches!(victims[at].stream.read(&mut sink), Ok(0));
+        if over {
+            victims.swap_remove(at);
+        }
+        if victims.is_empty() || random.one_in(150) {
             break;
         }
     }
-    if random.one_in(2) {
-        stream.shutdown(Shutdown::Write)?;
-        while matches!(stream.read(&mut sink), Ok(n) if n > 0) {}
+    // The queues end in any order, some by their host's last word, some without one.
+    while !victims.is_empty() {
+        let mut victim = victims.swap_remove(random.below(victims.len()));
+        if random.one_in(2) {
+            victim.stream.shutdown(Shutdown::Write)?;
+            while matches!(victim.stream.read(&mut sink), Ok(n) if n > 0) {}
+        }
     }
     Ok(())
+}
+
+fn open_descriptors(target: &Target) -> usize {
+    fs::read_dir(format!("/proc/{}/fd", target.pid())).expect("its descriptors").count()
 }
 
 fn setting(name: &str, default: u64) -> u64 {
@@ -182,6 +256,8 @@ fn whatever_is_sent_others_are_served_and_nothing_stays_behind() {
         namespace(1, "memory", 4096, "64 MiB", ""),
         namespace(2, "file", 4096, "64 MiB", &path),
         namespace(3, "null", 4096, "64 MiB", ""),
+        namespace(4, "memory", 4096, "64 MiB", ""),
+        "[subsystem.namespace.faults]\nmax_delay_us = 3000\nerror_one_in = 9\nhang_one_in = 50\nhang_ms = 300\n".to_owned(),
     ]
     .concat();
     let limits = "[limits]\nhandshake_timeout_ms = 500\ndata_timeout_ms = 500\n[reactors]\ncount = 2\nbuffers = \"8 MiB\"\n";
@@ -193,7 +269,7 @@ fn whatever_is_sent_others_are_served_and_nothing_stays_behind() {
     let (seconds, seed) = (setting("FUZZ_SECONDS", 10), setting("FUZZ_SEED", 20_261_201));
     run_for(Duration::from_secs(seconds + 60), async {
         let bystander = Bystander::arrive(&target).await?;
-        let descriptors = target.metrics().sum("weft_open_fds", &[]);
+        let descriptors = open_descriptors(&target);
         let end = Instant::now() + Duration::from_secs(seconds);
         let mut sessions = 0;
         while Instant::now() < end {
@@ -209,12 +285,30 @@ fn whatever_is_sent_others_are_served_and_nothing_stays_behind() {
         assert!(sessions > 10, "only {sessions} sessions");
         bystander.works().await?;
         bystander.is_alone(&target).await?;
-        target.metric_becomes("weft_orphaned_operations", &[], 0.0).await?;
+        for nothing in ["weft_orphaned_operations", "weft_buffer_used_bytes"] {
+            target.metric_becomes(nothing, &[], 0.0).await?;
+        }
+        target.metric_becomes("weft_queue_pairs_open", &[], 2.0).await?;
         // Each reactor opened its queue to the file when the first host came.
-        let open = || target.metrics().sum("weft_open_fds", &[]);
-        until("descriptors are closed", || open() <= descriptors + 2.0).await?;
+        until("descriptors are closed", || open_descriptors(&target) <= descriptors + 2).await?;
         assert!(!target.log().contains("panicked"));
         Ok(())
     });
     target.stop();
+}
+
+/// What fuzzing found interesting (`make fuzz`), once more: the same functions, without libFuzzer.
+#[test]
+fn the_corpus_does_no_harm() {
+    for (name, entry) in entries::ALL {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fuzz/corpus").join(name);
+        let mut inputs: Vec<_> =
+            fs::read_dir(&folder).expect("a corpus").map(|input| input.expect("an input").path()).collect();
+        inputs.sort();
+        assert!(inputs.len() >= 2, "{} is almost empty", folder.display());
+        for input in inputs {
+            println!("{}", input.display());
+            entry(&fs::read(&input).expect("an input"));
+        }
+    }
 }

@@ -278,7 +278,8 @@ fn the_test_host_is_independent() {
         sources().iter().filter(|source| {
             let inside = ["tests/allocations.rs", "tests/inside.rs", "tests/rdma.rs"]
                 .contains(&source.path.as_str())
-                || source.path.starts_with("tests/simulation");
+                || source.path.starts_with("tests/simulation")
+                || source.path.starts_with("tests/fuzz/");
             source.path.starts_with("tests/") && !inside
         })
     {

@@ -22,6 +22,8 @@ mod tests;
 
 pub use connection::{Connection, Incoming, Port};
 pub use queue_pair::{TcpQueuePair, Token};
+#[doc(hidden)]
+pub use receive::fuzzing;
 
 use crate::{Endpoints, FirstCapsule, HandshakeError, HandshakeLimits, QueueParameters, Transport};
 use nvme::Cqe;

@@ -4,7 +4,7 @@
 //! live on one reactor, so plain cells do; nothing is locked.
 
 use super::{
-    connection::Connection,
+    connection::{Connection, Negotiated},
     pdu::{self, Digests, Fatal},
     receive, send,
     send::SendState,
@@ -57,14 +57,14 @@ pub(super) enum Fetch {
 }
 
 pub(super) struct SlotState {
-    capsule: Option<Capsule<Token>>,
+    pub(super) capsule: Option<Capsule<Token>>,
     waker: Option<Waker>,
     pub(super) fetch: Fetch,
 }
 
 pub(super) struct Slots {
     pub(super) all: Box<[SlotState]>,
-    free: Vec<Slot>,
+    pub(super) free: Vec<Slot>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -108,10 +108,26 @@ impl TcpQueuePair {
         connected: Cqe,
     ) -> io::Result<TcpQueuePair> {
         let (socket, negotiated) = connection.into_parts();
+        let inner = Rc::new(Inner::new(socket, negotiated, reactor, parameters)?);
+        send::push_response(&inner, &connected);
+        reactor.spawn(send::run(inner.clone()));
+        reactor.spawn(receive::run(inner.clone()));
+        reactor.spawn(stall::watch(inner.clone()));
+        Ok(TcpQueuePair(inner))
+    }
+}
+
+impl Inner {
+    pub(super) fn new(
+        socket: OwnedFd,
+        negotiated: Negotiated,
+        reactor: &Reactor,
+        parameters: QueueParameters,
+    ) -> io::Result<Inner> {
         let slot = || SlotState { capsule: None, waker: None, fetch: Fetch::Idle };
         let count = parameters.slots as usize;
         let in_capsule = parameters.in_capsule.max(pdu::FABRICS_IN_CAPSULE);
-        let inner = Rc::new(Inner {
+        Ok(Inner {
             reactor: reactor.clone(),
             socket: Rc::new(socket),
             parameters,
@@ -131,16 +147,9 @@ impl TcpQueuePair {
             receiving: Cell::new(true),
             partial_since: Cell::new(None),
             starved: Cell::new(false),
-        });
-        send::push_response(&inner, &connected);
-        reactor.spawn(send::run(inner.clone()));
-        reactor.spawn(receive::run(inner.clone()));
-        reactor.spawn(stall::watch(inner.clone()));
-        Ok(TcpQueuePair(inner))
+        })
     }
-}
 
-impl Inner {
     /// Bytes of in-capsule data that `sqe` may carry.
     pub(super) fn in_capsule_limit(&self, sqe: &Sqe) -> usize {
         if self.parameters.qid.is_admin() || sqe.opcode() == nvme::opcode::FABRICS {

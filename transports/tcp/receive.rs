@@ -4,6 +4,9 @@
 //! is left of a large payload is received straight into its data buffer. The loop never holds a shared buffer while it
 //! waits: when no data buffer is free, what follows is set aside.
 
+#[doc(hidden)]
+pub mod fuzzing;
+
 use super::{
     header::HeaderReader,
     pdu::{self, Common, DIGEST, Fatal, HostData, kind},
@@ -67,13 +70,7 @@ struct Receiver<'a> {
 
 /// The receive loop.
 pub(super) async fn run(inner: Rc<Inner>) {
-    let mut receiver = Receiver {
-        inner: &inner,
-        header: HeaderReader::new(inner.digests),
-        payload: None,
-        last_header: [0; pdu::COMMAND_HEADER],
-        last_header_len: 0,
-    };
+    let mut receiver = Receiver::new(&inner);
     match receiver.run().await {
         Ok(()) => inner.close(CloseReason::HostGone),
         Err(Stop::HostTerminated { status, information }) => {
@@ -102,7 +99,17 @@ async fn terminate(inner: &Inner, fatal: Fatal, offending: &[u8]) {
     }
 }
 
-impl Receiver<'_> {
+impl<'a> Receiver<'a> {
+    fn new(inner: &'a Inner) -> Receiver<'a> {
+        Receiver {
+            inner,
+            header: HeaderReader::new(inner.digests),
+            payload: None,
+            last_header: [0; pdu::COMMAND_HEADER],
+            last_header_len: 0,
+        }
+    }
+
     async fn run(&mut self) -> Result<(), Stop> {
         let inner = self.inner;
         loop {

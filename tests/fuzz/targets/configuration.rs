@@ -1,0 +1,8 @@
+//! See `entries::configuration`.
+#![no_main]
+
+#[path = "../entries.rs"]
+#[allow(dead_code, reason = "one target of several")]
+mod entries;
+
+libfuzzer_sys::fuzz_target!(|input: &[u8]| entries::configuration(input));
