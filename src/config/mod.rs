@@ -135,6 +135,9 @@ impl Config {
     ///
     /// The directory cannot be told.
     pub fn make_paths_absolute(&mut self) -> io::Result<()> {
+        if let Some(directory) = &mut self.state_dir {
+            *directory = std::path::absolute(&*directory)?;
+        }
         for namespace in self.subsystems.iter_mut().flat_map(|subsystem| &mut subsystem.namespaces) {
             if let NamespaceBackend::File { path, .. } | NamespaceBackend::Passthrough { device: path, .. } =
                 &mut namespace.backend

@@ -360,6 +360,7 @@ impl Config {
     /// Puts everything into the order the model promises, so that equal configurations compare equal.
     pub fn sort(&mut self) {
         self.ports.sort_by_key(|port| port.id);
+        self.referrals.sort_by_key(|referral| (referral.transport, referral.address));
         for port in &mut self.ports {
             port.ana_groups.sort_by_key(|group| group.id);
         }

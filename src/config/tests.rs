@@ -240,8 +240,8 @@ fn every_key_of_ports_and_discovery_arrives() {
     assert_eq!(
         config.referrals,
         [
-            referral(TransportKind::Rdma, "[2001:db8::1]:8009", "nqn.2026-12.io.weft:other", 3),
             referral(TransportKind::Tcp, "192.0.2.1:8009", nvme::Nqn::DISCOVERY, 0),
+            referral(TransportKind::Rdma, "[2001:db8::1]:8009", "nqn.2026-12.io.weft:other", 3),
         ]
     );
     let port = |id, transport, address: &str, ana_groups| Port {

@@ -9,7 +9,7 @@ use nvme::Uuid;
 use super::json::printable;
 use super::model::{
     AllowedHosts, AnaGroup, AnaState, Config, DEFAULT_ANA_GROUP, Discovery, Limits, Metrics, Namespace,
-    NamespaceBackend, Port, Reactors, Subsystem,
+    NamespaceBackend, Port, Reactors, Referral, Subsystem, TransportKind,
 };
 use super::write_toml::{path_text, quoted};
 
@@ -67,7 +67,8 @@ fn say_what_is_about_weft(config: &Config, lost: &mut Vec<String>) {
     differs("log", config.log.is_some());
     differs("state_dir", config.state_dir.is_some());
     differs("[discovery]", config.discovery != Discovery::default());
-    differs("[[referral]]", !config.referrals.is_empty());
+    differs("referral.nqn", config.referrals.iter().any(|referral| !referral.nqn.is_discovery()));
+    differs("[[referral]] without a port", config.ports.is_empty() && !config.referrals.is_empty());
     differs("port.discovery", config.ports.iter().any(|port| port.discovery));
     differs("[metrics]", config.metrics != Metrics::default());
     differs("[reactors]", config.reactors != Reactors::default());
@@ -88,11 +89,33 @@ fn say_what_is_about_weft(config: &Config, lost: &mut Vec<String>) {
     );
 }
 
-fn write_port(port: &Port, config: &Config) -> Json {
-    let family = match port.address {
+/// An address and the transport spoken there.
+fn write_address(transport: TransportKind, address: SocketAddr) -> Vec<(&'static str, Json)> {
+    let family = match address {
         SocketAddr::V4(_) => "ipv4",
         SocketAddr::V6(_) => "ipv6",
     };
+    vec![
+        ("adrfam", text(family)),
+        ("traddr", text(address.ip().to_string())),
+        ("treq", text("not specified")),
+        ("trsvcid", text(address.port().to_string())),
+        ("trtype", text(transport.name())),
+    ]
+}
+
+/// The kernel has referrals for each port, and a name for each that means nothing.
+fn write_referral((index, referral): (usize, &Referral)) -> Json {
+    let mut addr = write_address(referral.transport, referral.address);
+    addr.insert(1, ("portid", text(referral.port_id.to_string())));
+    Object(vec![
+        ("addr", Object(addr)),
+        ("enable", Number(1)),
+        ("name", text(format!("referral{}", index + 1))),
+    ])
+}
+
+fn write_port(port: &Port, config: &Config) -> Json {
     let first = AnaGroup { id: DEFAULT_ANA_GROUP, state: AnaState::Optimized };
     let has_first = port.ana_groups.first().is_some_and(|group| group.id == first.id);
     let groups = (!has_first).then_some(&first).into_iter().chain(&port.ana_groups);
@@ -102,16 +125,7 @@ fn write_port(port: &Port, config: &Config) -> Json {
     });
     let offered = config.subsystems.iter().filter(|subsystem| subsystem.ports.contains(&port.id));
     Object(vec![
-        (
-            "addr",
-            Object(vec![
-                ("adrfam", text(family)),
-                ("traddr", text(port.address.ip().to_string())),
-                ("treq", text("not specified")),
-                ("trsvcid", text(port.address.port().to_string())),
-                ("trtype", text(port.transport.name())),
-            ]),
-        ),
+        ("addr", Object(write_address(port.transport, port.address))),
         ("ana_groups", List(groups.collect())),
         (
             "param",
@@ -121,7 +135,7 @@ fn write_port(port: &Port, config: &Config) -> Json {
             ]),
         ),
         ("portid", Number(port.id.into())),
-        ("referrals", List(Vec::new())),
+        ("referrals", List(config.referrals.iter().enumerate().map(write_referral).collect())),
         ("subsystems", List(offered.map(|subsystem| text(subsystem.nqn.as_str())).collect())),
     ])
 }

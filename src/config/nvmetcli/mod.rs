@@ -7,6 +7,7 @@
 
 mod common;
 mod port;
+mod referral;
 mod subsystem;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -84,7 +85,7 @@ fn walk(root: Object<'_>, report: &Report<'_>, directory: &Path) -> Config {
         reactors: Reactors::default(),
         limits: limits.finish(Limits::default()),
         discovery: Discovery::default(),
-        referrals: Vec::new(),
+        referrals: referral::merge(report, &ports),
         ports: ports.into_iter().filter_map(|read| read.port).collect(),
         subsystems: subsystems.into_iter().filter_map(|read| read.subsystem).collect(),
     };

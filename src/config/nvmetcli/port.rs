@@ -4,6 +4,7 @@ use std::borrow::Cow;
 use std::net::{IpAddr, SocketAddr};
 
 use super::common::Common;
+use super::referral::{self, ReadReferral};
 use crate::config::ana::AnaGroups;
 use crate::config::checks::KnownPorts;
 use crate::config::json::shorten;
@@ -17,6 +18,7 @@ pub(super) struct ReadPort<'a> {
     pub(super) port: Option<Port>,
     pub(super) subsystems: Vec<Located<Cow<'a, str>>>,
     pub(super) subsystems_path: String,
+    pub(super) referrals: Vec<ReadReferral>,
 }
 
 /// The kernel's transports.
@@ -85,12 +87,19 @@ pub(super) fn read<'a>(
     let addr = object.require("addr", addr, "an object with trtype, traddr and trsvcid");
     let subsystems = object.texts("subsystems");
     let subsystems_path = object.path("subsystems");
-    let address = addr.and_then(|addr| read_address(addr, id.map_or(0, |id| id.value), known));
+    let address = addr.and_then(|addr| {
+        let key = addr.path("traddr");
+        let socket = read_socket(addr, &format!("port {}", id.map_or(0, |id| id.value)))?;
+        Some(socket.map(|(transport, address)| {
+            known.check_address(transport, address, &key);
+            (transport, address.value)
+        }))
+    });
     let param = object.child("param");
     let ana_groups = object.children("ana_groups");
     let referrals = object.children("referrals");
 
-    let left_out = ReadPort { port: None, subsystems, subsystems_path };
+    let left_out = ReadPort { port: None, subsystems, subsystems_path, referrals: Vec::new() };
     let Some((transport, address)) = address? else {
         // Nothing of it is served, so nothing more is to be said about it.
         return Some(left_out);
@@ -103,12 +112,10 @@ pub(super) fn read<'a>(
         param.finish();
     }
     let ana_groups = read_ana_groups(&object, ana_groups);
-    for referral in referrals {
-        referral.unsupported(referral.at, "", "referrals: left out");
-    }
+    let referrals = referrals.into_iter().filter_map(referral::read).collect();
     object.finish();
     let port = Port { id: id?.value, transport, address, discovery: false, ana_groups };
-    Some(ReadPort { port: Some(port), ..left_out })
+    Some(ReadPort { port: Some(port), referrals, ..left_out })
 }
 
 /// Says that a number other than zero does nothing.
@@ -120,14 +127,13 @@ fn refuse_number(param: &Object<'_>, key: &'static str, why: &str) {
     }
 }
 
-/// Where the port listens. `Some(None)` when weft cannot serve it, which is said; `None` when there is a mistake.
-fn read_address(
+/// Where `whose` address leads. `Some(None)` when weft cannot use it, which is said; `None` when there is a mistake.
+pub(super) fn read_socket(
     addr: Object<'_>,
-    id: u16,
-    known: &mut KnownPorts<'_>,
-) -> Option<Option<(TransportKind, SocketAddr)>> {
+    whose: &str,
+) -> Option<Option<(TransportKind, Located<SocketAddr>)>> {
     if let Some(unset) = addr.text("trtype").filter(|transport| transport.value.trim().is_empty()) {
-        addr.warning(unset.at, "trtype", format!("names no transport: port {id} is left out"));
+        addr.warning(unset.at, "trtype", format!("names no transport: {whose} is left out"));
         return Some(None);
     }
     let transport = addr.choice("trtype", &TRANSPORTS);
@@ -135,31 +141,29 @@ fn read_address(
     let kind = match transport.value {
         Transport::Served(kind) => kind,
         Transport::Other(name) => {
-            let message = format!("{name:?} ports: port {id} is left out");
+            let message = format!("{name:?} ports: {whose} is left out");
             addr.unsupported(transport.at, "trtype", message);
             return Some(None);
         }
     };
     let family = addr.choice("adrfam", &FAMILIES);
     if let Some(Located { value: Family::Other(name), at }) = family {
-        addr.unsupported(at, "adrfam", format!("{name:?} addresses: port {id} is left out"));
+        addr.unsupported(at, "adrfam", format!("{name:?} addresses: {whose} is left out"));
         return Some(None);
     }
-    let is_clear = is_clear(&addr, kind, id);
+    let is_clear = is_clear(&addr, kind, whose);
     let ip = addr.text("traddr");
     let ip = addr.require("traddr", ip, "an IP address");
     let service = addr.whole("trsvcid", 0..=u16::MAX);
     let service = addr.require("trsvcid", service, "a number such as 4420");
-    let ip = ip.and_then(|ip| read_ip(&addr, ip, family, id));
-    let key = addr.path("traddr");
+    let ip = ip.and_then(|ip| read_ip(&addr, ip, family, whose));
     addr.finish();
     if !is_clear? {
         return Some(None);
     }
     let Some(ip) = ip? else { return Some(None) };
     let address = Located { value: SocketAddr::new(ip.value, service?.value), at: ip.at };
-    known.check_address(kind, address, &key);
-    Some(Some((kind, address.value)))
+    Some(Some((kind, address)))
 }
 
 /// `Some(None)` when it is sound, but weft cannot listen there.
@@ -167,11 +171,11 @@ fn read_ip(
     addr: &Object<'_>,
     text: Located<Cow<'_, str>>,
     family: Option<Located<Family>>,
-    id: u16,
+    whose: &str,
 ) -> Option<Option<Located<IpAddr>>> {
     let plain = text.value.trim().trim_start_matches('[').trim_end_matches(']');
     if let Some((_, zone)) = plain.split_once('%') {
-        let message = format!("an address with a zone ({:?}): port {id} is left out", shorten(zone));
+        let message = format!("an address with a zone ({:?}): {whose} is left out", shorten(zone));
         addr.unsupported(text.at, "traddr", message);
         return Some(None);
     }
@@ -194,7 +198,7 @@ fn read_ip(
 }
 
 /// Whether hosts may talk to the port in the clear. When they must not, nobody may: it is said and left out.
-fn is_clear(addr: &Object<'_>, kind: TransportKind, id: u16) -> Option<bool> {
+fn is_clear(addr: &Object<'_>, kind: TransportKind, whose: &str) -> Option<bool> {
     let channel = match (addr.has("treq"), addr.choice("treq", &SECURE_CHANNELS)) {
         (true, None) => return None,
         (_, channel) => channel,
@@ -205,17 +209,17 @@ fn is_clear(addr: &Object<'_>, kind: TransportKind, id: u16) -> Option<bool> {
     match (wanted, tls) {
         (SecureChannel::Required, _) => {
             let at = channel.map_or(addr.at, |channel| channel.at);
-            let message = format!("TLS: port {id} demands a secure channel and is left out");
+            let message = format!("TLS: {whose} demands a secure channel and is left out");
             addr.unsupported(at, "treq", message);
             Some(false)
         }
         // The kernel makes it a demand as well.
         (SecureChannel::Unspecified, Some(tls)) => {
-            addr.unsupported(tls.at, "tsas", format!("TLS: port {id} demands it and is left out"));
+            addr.unsupported(tls.at, "tsas", format!("TLS: {whose} demands it and is left out"));
             Some(false)
         }
         (SecureChannel::NotRequired, Some(tls)) => {
-            addr.unsupported(tls.at, "tsas", format!("TLS: port {id} takes connections without it only"));
+            addr.unsupported(tls.at, "tsas", format!("TLS: {whose} takes connections without it only"));
             Some(true)
         }
         (_, None) => {
@@ -223,7 +227,7 @@ fn is_clear(addr: &Object<'_>, kind: TransportKind, id: u16) -> Option<bool> {
                 && kind == TransportKind::Rdma
                 && tsas.value.trim().eq_ignore_ascii_case("datagram")
             {
-                addr.unsupported(tsas.at, "tsas", format!("datagrams: port {id} is served connected"));
+                addr.unsupported(tsas.at, "tsas", format!("datagrams: {whose} is served connected"));
             }
             Some(true)
         }

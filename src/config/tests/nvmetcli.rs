@@ -374,6 +374,44 @@ fn what_is_no_file_of_nvmetcli() {
 }
 
 #[test]
+fn referrals_of_the_ports_are_told_on_all() {
+    let referral = |name: &str, address: &str, more: &str| {
+        format!(
+            r#"{{"name":"{name}","enable":1,"addr":{{"trtype":"tcp","adrfam":"ipv4","traddr":"{address}","trsvcid":"8009","treq":"not specified","portid":"7"{more}}}}}"#
+        )
+    };
+    let all = [
+        referral("a", "192.0.2.1", ""),
+        referral("b", "127.0.0.1", "").replace("8009", "4420"),
+        referral("c", "0.0.0.0", ""),
+        referral("d", "192.0.2.2", "").replace("\"tcp\"", "\"fc\""),
+        referral("e", "192.0.2.3", "").replace("\"enable\":1", "\"enable\":0"),
+    ];
+    let port = r#"{"portid":2,"addr":{"trtype":"tcp","traddr":"127.0.0.1","trsvcid":4421}},"#;
+    let text = one("\"allow_any_host\":1", "", "")
+        .replace(r#""ports":["#, &format!(r#""ports":[{port}"#))
+        .replace(r#""portid":1,"#, &format!(r#""portid":1,"referrals":[{}],"#, all.join(",")));
+    let (config, remarks) = loaded(&text);
+    let expected = Referral {
+        transport: TransportKind::Tcp,
+        address: "192.0.2.1:8009".parse().unwrap(),
+        nqn: nvme::Nqn::discovery(),
+        port_id: 7,
+    };
+    assert_eq!(config.referrals, [expected]);
+    assert_eq!(
+        unplaced(&remarks),
+        [
+            "not supported yet: ports[1].referrals[0]: referrals of some ports only: hosts are told of it on every port",
+            "warning: ports[1].referrals[1]: 127.0.0.1:4420 is a port of this target: it is left out",
+            "warning: ports[1].referrals[2]: 0.0.0.0:8009 leads nowhere: it is left out",
+            "not supported yet: ports[1].referrals[3].addr.trtype: \"fc\" ports: referral \"d\" is left out",
+            "warning: ports[1].referrals[4]: is disabled: it is left out",
+        ]
+    );
+}
+
+#[test]
 fn buffered_io_is_the_other_side_of_direct() {
     for (written, direct) in [("\"0\"", Some(true)), ("1", Some(false)), ("null", None)] {
         let namespace =

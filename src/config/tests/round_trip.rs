@@ -1,6 +1,7 @@
 //! Written and read back, a configuration is the same; and no text at all makes the reader do worse than complain.
 
 use std::net::IpAddr;
+use std::path::PathBuf;
 
 use nvme::{Nqn, Uuid};
 use proptest::collection::{btree_map, btree_set};
@@ -167,9 +168,15 @@ fn common_limits() -> impl Strategy<Value = Limits> {
     })
 }
 
-fn about_weft() -> impl Strategy<Value = (Option<String>, Metrics, Reactors, Limits)> {
+/// What only weft has: log, state directory, name of the discovery service, metrics, reactors, limits.
+type AboutWeft = (Option<String>, Option<PathBuf>, Discovery, Metrics, Reactors, Limits);
+
+fn about_weft() -> impl Strategy<Value = AboutWeft> {
+    let discovery = Discovery { nqn: nqn("nqn.2026-12.io.weft:discovery-service") };
     let everything = (
         option::of(Just("warn,weft=debug".to_owned())),
+        option::of("/\\PC{1,20}".prop_map(PathBuf::from)),
+        prop_oneof![Just(Discovery::default()), Just(discovery)],
         address(1).prop_map(|address| Metrics { address }),
         (option::of(1..=256_usize), 0..=1_000_000_u64, 16384..=32768_u64).prop_map(|(count, poll, pages)| {
             Reactors {
@@ -180,7 +187,9 @@ fn about_weft() -> impl Strategy<Value = (Option<String>, Metrics, Reactors, Lim
         }),
         limits(),
     );
-    let nothing = common_limits().prop_map(|limits| (None, Metrics::default(), Reactors::default(), limits));
+    let nothing = common_limits().prop_map(|limits| {
+        (None, None, Discovery::default(), Metrics::default(), Reactors::default(), limits)
+    });
     prop_oneof![everything, nothing]
 }
 
@@ -192,36 +201,52 @@ fn make_unique(namespace: &mut Namespace, subsystem: usize) {
     namespace.nguid = namespace.nguid.map(salted);
 }
 
-/// Any valid configuration.
-fn config() -> impl Strategy<Value = Config> {
-    let ports = btree_map(any::<u16>(), port(), 0..4);
-    let subsystems = btree_map(any_name(), subsystem(), 0..4);
-    (about_weft(), ports, subsystems).prop_map(|((log, metrics, reactors, limits), ports, subsystems)| {
-        let ids: Vec<u16> = ports.keys().copied().collect();
-        let ports = ports.into_iter().enumerate().map(|(index, (id, mut port))| {
+/// Other discovery services, at documentation addresses, so that none is a port of the machine.
+fn referrals() -> impl Strategy<Value = Vec<Referral>> {
+    let referral =
+        (proptest::sample::select(&TransportKind::ALL[..]), any::<u16>(), proptest::bool::weighted(0.2));
+    btree_map(1..=u16::MAX, referral, 0..3).prop_map(|referrals| {
+        let made = referrals.into_iter().map(|(port, (transport, port_id, named))| Referral {
+            transport,
+            address: SocketAddr::from(([192, 0, 2, 1], port)),
+            nqn: if named { nqn("nqn.2026-12.io.weft:elsewhere") } else { Nqn::discovery() },
+            port_id,
+        });
+        made.collect()
+    })
+}
+
+/// Ports, one of them perhaps for discovery only, but never all.
+fn ports() -> impl Strategy<Value = Vec<Port>> {
+    let only = option::weighted(0.2, any::<proptest::sample::Index>());
+    (btree_map(any::<u16>(), port(), 0..4), only).prop_map(|(ports, only)| {
+        let only = only.filter(|_| ports.len() > 1).map(|only| only.index(ports.len()));
+        let made = ports.into_iter().enumerate().map(|(index, (id, mut port))| {
             // Different ports of the machine, so that no two clash.
             port.address.set_port(20_000 + index as u16);
-            Port { id, ..port }
+            Port { id, discovery: only == Some(index), ..port }
         });
+        made.collect()
+    })
+}
+
+/// Any valid configuration.
+fn config() -> impl Strategy<Value = Config> {
+    let subsystems = btree_map(any_name(), subsystem(), 0..4);
+    (about_weft(), ports(), referrals(), subsystems).prop_map(|(about, ports, referrals, subsystems)| {
+        let (log, state_dir, discovery, metrics, reactors, limits) = about;
         let subsystems = subsystems.into_iter().enumerate().map(|(index, (nqn, mut subsystem))| {
-            let offers = |&(at, _): &(usize, &u16)| subsystem.ports.contains(&(at as u16));
-            subsystem.ports = ids.iter().enumerate().filter(offers).map(|(_, &id)| id).collect();
+            let wanted = |at: usize| subsystem.ports.contains(&(at as u16));
+            let offering = ports.iter().enumerate().filter(|(at, port)| wanted(*at) && !port.discovery);
+            subsystem.ports = offering.map(|(_, port)| port.id).collect();
             for namespace in &mut subsystem.namespaces {
                 make_unique(namespace, index);
             }
             Subsystem { nqn, ..subsystem }
         });
-        let mut config = Config {
-            log,
-            state_dir: None,
-            metrics,
-            reactors,
-            limits,
-            discovery: Discovery::default(),
-            referrals: Vec::new(),
-            ports: ports.collect(),
-            subsystems: subsystems.collect(),
-        };
+        let subsystems = subsystems.collect();
+        let mut config =
+            Config { log, state_dir, metrics, reactors, limits, discovery, referrals, ports, subsystems };
         config.sort();
         config
     })
