@@ -214,13 +214,16 @@ fn host_behavior_is_kept() {
     target.stop();
 }
 
-/// A command that fails because its medium is away has a delay for the next try (CRD 2: CRDT2), for hosts that heed it.
+/// A command that fails because its medium is away has a delay for the next try (CRD 2: CRDT2), one that fails for want of
+/// something a shorter one (CRD 1), for hosts that heed it.
 #[test]
 fn retry_delays_are_for_hosts_that_asked() {
     let directory = TempDir::new();
     let path = directory.file("away.img", &"x".repeat(1 << 20));
     let file = namespace(1, "file", 512, "1 MiB", &format!("path = \"{}\"", path.display()));
-    let target = Target::configured(&one_subsystem(&file));
+    let short = namespace(2, "memory", 512, "1 MiB", "");
+    let faults = "[subsystem.namespace.faults]\nerror_one_in = 1\nerrors = [0x021]\n";
+    let target = Target::configured(&one_subsystem(&[file, short, faults.to_owned()].concat()));
     run(async {
         let hosts = [
             Host::connect(&target, ONE_NQN, Options::default()).await?,
@@ -230,10 +233,12 @@ fn retry_delays_are_for_hosts_that_asked() {
         set_size(&path, 0);
         until("the log says that it is gone", || target.log().contains("is empty or gone")).await?;
         let mut behavior = [0; 512];
-        for (acre, delay) in [(0, 0), (1, 2), (0, 0)] {
+        for (acre, [long, short]) in [(0, [0, 0]), (1, [2, 1]), (0, [0, 0])] {
             behavior[0] = acre;
             hosts[0].admin.execute(&Command::set_features(0x16, 0).writing(&behavior)).await?;
-            for (io, expected) in [(&queues[0], delay), (&queues[1], 0)] {
+            for (io, [expected, shorter]) in [(&queues[0], [long, short]), (&queues[1], [0, 0])] {
+                let interrupted = io.queue.execute(&io.reading(2, 0, 512)).await.fails_with(0x021, false);
+                assert_eq!(interrupted.status >> 12 & 3, shorter, "CRD with ACRE {acre}");
                 let away = io.queue.execute(&io.reading(1, 0, 512)).await.fails_with(0x300, false);
                 assert_eq!(away.status >> 12 & 3, expected, "CRD with ACRE {acre}");
                 let beyond = io.queue.execute(&io.reading(1, 1 << 20, 512)).await;
