@@ -1,8 +1,8 @@
 # What the suites share. Sourced in the guest, before the suite.
 # shellcheck shell=bash disable=SC2034,SC2153,SC2154 # the suites use what is set here, guest/cases sets $TARGET and $out
 #
-# A suite is a file suite-NAME.sh beside this one. It sets SUITE_MODULES, calls add_case for each case, and defines the case
-# CASE-NAME as function NAME_CASE_NAME. tests/vm/run sources it too, to know the cases: only definitions at its top level.
+# A suite is a file suite-NAME.sh beside this one. It sets SUITE_MODULES (for drives also SUITE_DISKS, images as "NAME SIZE", and
+# SUITE_QEMU, words for QEMU), calls add_case for each case, and defines the case CASE-NAME as function NAME_CASE_NAME. tests/vm/run sources it too, to know the cases: only definitions at its top level.
 # A case fails when any command in it fails, or by `fail REASON`. It need not clean up.
 
 shopt -s extglob nullglob
