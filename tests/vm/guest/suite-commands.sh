@@ -1,6 +1,6 @@
 # Suite commands: what a Linux host asks of a controller and its namespaces by nvme-cli, beyond mounting them.
 # shellcheck shell=bash disable=SC2034,SC2153,SC2154,SC2317,SC2329 # variables and functions of lib.sh, functions called by name
-SUITE_MODULES="nvme-tcp ext4 loop"
+SUITE_MODULES="nvme-tcp ext4 loop sd_mod"
 
 one=nqn.2026-12.io.weft:one
 

@@ -204,7 +204,7 @@ passthrough_removal() { # the drive goes away under I/O: clean errors, other nam
     wait "$job" || fail "the other namespace noticed"
     is_live "$ctrl" || fail "$ctrl is $(state "$ctrl")"
     echo 1 >/sys/bus/pci/rescan
-    soon 60 find_drive PLAIN 1 || fail "the drive did not come back"
+    soon 60 find_drive PLAIN 1 || { ls -l /sys/class/nvme/ /sys/class/nvme/*/ /dev/ng*; fail "the drive did not come back"; }
     kill %% 2>/dev/null || true
     again() { dd if="$dev" of=/dev/null bs=4k count=1 iflag=direct; }
     soon 60 again || fail "the namespace does not serve again ($first, now $node)"
