@@ -73,7 +73,14 @@ commands_depths() { # queues barely deeper than what is in flight
 
 add_case write-protect 240 weft
 commands_write_protect() { # feature 84h: the device turns read-only at the host, and back
-    one_of memory 64 - 512
+    # The protection outlives restarts, so that it takes a place to be kept in.
+    mkdir -p /run/ns-state
+    weft_describe <<<"subsystem $one any
+        namespace 1 memory 64 - 512"
+    sed -i '1i state_dir = "/run/ns-state"' "$weft_config"
+    target_again
+    connect "$one"
+    device "$ctrl" 1
     data 4096
     nvme write "$dev" -s 0 -c 7 -z 4096 -d /run/data
     local read_only
@@ -131,7 +138,13 @@ has_size() { [ "$(blockdev --getsize64 "$dev")" = "$1" ]; }
 
 add_case resize 240 weft
 commands_resize() { # a file that grows is seen by the host while it writes; one that shrinks keeps its size
-    one_of file 64 /run/ns1.img
+    # Without a size in the configuration: with one, the namespace keeps to it.
+    truncate -s 64M /run/ns1.img
+    weft_describe <<<"subsystem $one any"
+    printf '[[subsystem.namespace]]\nnsid = 1\nbackend = "file"\npath = "/run/ns1.img"\n' >>"$weft_config"
+    target_again
+    connect "$one"
+    device "$ctrl" 1
     local job
     verify "$dev" 4k 2m --rate_iops=200 &
     job=$!
