@@ -17,7 +17,7 @@ FUZZ_TARGET ?= stream command pipeline configuration
 FUZZ_SECONDS ?= 60
 export CARGO_TERM_PROGRESS_WHEN ?= auto
 
-.PHONY: help run build test fuzz check vm-test bench bindings tools deny
+.PHONY: help run build test fuzz check vm-test bench bindings rdma-headers tools deny
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -71,6 +71,14 @@ deny:
 	@if curl -sfI -m 5 https://github.com/RustSec/advisory-db >/dev/null 2>&1; then \
 	  PATH="$$PATH:$(CURDIR)/build/tools/bin" $(CARGO) deny --locked check advisories; \
 	else echo "advisories: skipped, their database cannot be reached from here"; fi
+
+# Headers of rdma-core: a test compares the generated bindings with them. Nothing else needs them.
+rdma-headers:
+	@if [ ! -e /usr/include/infiniband/verbs.h ] || [ ! -e /usr/include/rdma/rdma_cma.h ]; then \
+	  echo "installing rdma-core's headers"; \
+	  if [ "$$(id -u)" = 0 ]; then apt-get update -q && apt-get install -qy --no-install-recommends libibverbs-dev librdmacm-dev; \
+	  else sudo apt-get update -q && sudo apt-get install -qy --no-install-recommends libibverbs-dev librdmacm-dev; fi; \
+	fi
 
 # Once in a while, for a newer rdma-core: needs its headers, libclang and bindgen (`cargo install bindgen-cli`).
 bindings:
