@@ -43,12 +43,12 @@ fn row(node: &Path) -> Row {
     if drive.metadata_size > 0 {
         let _ = write!(format, " + {} B", drive.metadata_size);
     }
-    let block = drive.block_device();
+    let block = &drive.block_device;
     let mut notes: Vec<String> =
         drive.obstacle().map(|why| format!("cannot be exported: {why}")).into_iter().collect();
-    let users = users_of(&block);
+    let users = users_of(block);
     if users.is_empty() {
-        let partitions = partitions_of(&block);
+        let partitions = partitions_of(block);
         if !partitions.is_empty() {
             notes.push(format!("has partitions ({}); nobody uses them", partitions.join(", ")));
         }

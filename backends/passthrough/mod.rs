@@ -91,7 +91,7 @@ impl Passthrough {
         if let Some(why) = drive.obstacle() {
             return Err(PassthroughError::Unusable(path.into(), why));
         }
-        let users = users_of(&drive.block_device());
+        let users = users_of(&drive.block_device);
         if !users.is_empty() && !force {
             return Err(PassthroughError::InUse(path.into(), users));
         }
@@ -283,6 +283,7 @@ mod tests {
     fn what_cannot_be_given_on_is_refused_with_the_reason() {
         let good = DriveNamespace {
             node: "ng0n1".into(),
+            block_device: "nvme0n1".into(),
             nsid: 1,
             lba_size: 4096,
             lba_count: 1000,

@@ -9,11 +9,7 @@ use nvme::{
     },
 };
 use reactor::{DriveCommand, DriveQueue, drive_admin, drive_nsid, system};
-use std::{
-    fs, io,
-    os::fd::OwnedFd,
-    path::{Path, PathBuf},
-};
+use std::{fs, io, os::fd::OwnedFd, path::Path};
 
 /// Data of one command when the kernel names no limit.
 const DEFAULT_MAX_BYTES: usize = 128 << 10;
@@ -38,6 +34,8 @@ pub struct Abilities {
 pub struct DriveNamespace {
     /// The kernel's name of its node, `ngXnY`.
     pub node: String,
+    /// The kernel's name of its block device, often but not always `nvmeXnY`.
+    pub block_device: String,
     /// Its identifier on the drive.
     pub nsid: u32,
     /// Bytes of a logical block.
@@ -93,11 +91,6 @@ impl Size {
 }
 
 impl DriveNamespace {
-    /// The kernel's name of its block device.
-    pub fn block_device(&self) -> String {
-        self.node.replacen("ng", "nvme", 1)
-    }
-
     /// Asks the drive behind an open node, and the kernel about its limits.
     pub fn probe(path: &Path, node: &OwnedFd) -> Result<DriveNamespace, PassthroughError> {
         let failed = |what: &'static str| move |error| PassthroughError::Identify(path.into(), what, error);
@@ -145,6 +138,7 @@ impl DriveNamespace {
         };
         DriveNamespace {
             node: sysfs.node.clone(),
+            block_device: sysfs.block.clone(),
             nsid,
             lba_size,
             lba_count,
@@ -194,6 +188,7 @@ fn identify(node: &OwnedFd, cns: u8, nsid: u32, page: &mut [u8]) -> io::Result<(
 #[derive(Debug, Default)]
 struct Sysfs {
     node: String,
+    block: String,
     multipath: bool,
     command_set: u8,
     max_hw_bytes: Option<usize>,
@@ -204,17 +199,19 @@ impl Sysfs {
     fn of(path: &Path) -> Sysfs {
         let name = path.canonicalize().ok().and_then(|p| Some(p.file_name()?.to_str()?.to_owned()));
         let node = name.unwrap_or_default();
-        let Some(block) = node.strip_prefix("ng").map(|rest| format!("nvme{rest}")) else {
-            return Sysfs::default();
-        };
-        let device = PathBuf::from("/sys/class/block").join(&block);
+        // The folder a namespace is in: of the subsystem when it has several paths, else of the controller.
+        let link = Path::new("/sys/class/nvme-generic").join(&node).join("device");
+        let Ok(folder) = fs::canonicalize(link) else { return Sysfs { node, ..Sysfs::default() } };
+        let names = fs::read_dir(&folder).into_iter().flatten().flatten();
+        let names = names.filter_map(|entry| entry.file_name().into_string().ok());
+        let block = names.into_iter().find(|name| is_block_device_of(name, &node)).unwrap_or_default();
+        let device = folder.join(&block);
         let number =
             |file: &str| -> Option<usize> { fs::read_to_string(device.join(file)).ok()?.trim().parse().ok() };
-        // The device of a namespace with several paths is the subsystem, else the controller.
-        let parent = fs::canonicalize(device.join("device")).unwrap_or_default();
-        let parent = parent.file_name().and_then(|n| n.to_str()).unwrap_or_default().to_owned();
+        let parent = folder.file_name().and_then(|name| name.to_str()).unwrap_or_default().to_owned();
         Sysfs {
             node,
+            block,
             multipath: parent.starts_with("nvme-subsys"),
             command_set: number("csi").unwrap_or(0) as u8,
             max_hw_bytes: number("queue/max_hw_sectors_kb").map(|kb| kb << 10),
@@ -236,6 +233,19 @@ impl Sysfs {
     }
 }
 
+/// Whether, in one folder, `block` is the block device of the namespace whose character device is `node`. Both end with
+/// the same number; the first one differs after a drive came back while its old node was still open. The device of a single
+/// path (`nvmeXcZnY`) is not it.
+fn is_block_device_of(block: &str, node: &str) -> bool {
+    let number = |text: &str| -> Option<(u32, u32)> {
+        let (x, y) = text.split_once('n')?;
+        Some((x.parse().ok()?, y.parse().ok()?))
+    };
+    let block = block.strip_prefix("nvme").and_then(number);
+    let node = node.strip_prefix("ng").and_then(number);
+    matches!((block, node), (Some((_, a)), Some((_, b))) if a == b)
+}
+
 /// Opens a node for commands.
 pub(super) fn open(path: &Path, read_only: bool) -> Result<OwnedFd, PassthroughError> {
     system::open_node(path, read_only).map_err(|error| PassthroughError::Open(path.into(), read_only, error))
@@ -244,6 +254,13 @@ pub(super) fn open(path: &Path, read_only: bool) -> Result<OwnedFd, PassthroughE
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_block_device_is_found_by_its_last_number() {
+        assert!(is_block_device_of("nvme0n1", "ng0n1") && is_block_device_of("nvme0n2", "ng5n2"));
+        assert!(!is_block_device_of("nvme0n1", "ng0n2") && !is_block_device_of("nvme0c0n1", "ng0n1"));
+        assert!(!is_block_device_of("hwmon2", "ng0n1") && !is_block_device_of("ng0n1", "ng0n1"));
+    }
 
     #[test]
     fn limits_are_the_least_of_drive_driver_and_segments() {

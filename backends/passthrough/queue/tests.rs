@@ -71,6 +71,7 @@ impl Drive for Rc<Fake> {
 fn namespace(abilities: Abilities) -> DriveNamespace {
     DriveNamespace {
         node: "ng0n1".into(),
+        block_device: "nvme0n1".into(),
         nsid: 7,
         lba_size: BLOCK as u32,
         lba_count: BLOCKS as u64,

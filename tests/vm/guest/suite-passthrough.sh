@@ -28,15 +28,14 @@ find_drive() {
     for path in /sys/class/nvme/nvme*; do
         if [ ! -e "$path/serial" ] || [[ "$(<"$path/serial")" != "$1"*( ) ]] || [ "$(<"$path/transport")" != pcie ]; then continue; fi
         local=${path##*/}
-        for name in "$path"/nvme*n* "$path"/ng*n*; do
+        for name in "$path"/nvme*n*; do
             if [ ! -e "$name/nsid" ] || [ "$(<"$name/nsid")" != "$2" ]; then continue; fi
-            name=${name##*/}
-            name=${name/c+([0-9])n/n}
-            name=${name#nvme}
-            name=${name#ng}
-            node=/dev/ng$name
-            disk=/dev/nvme$name
-            [ -c "$node" ] && return 0
+            disk=/dev/${name##*/}
+            # Its character device ends with the same number; the first one may differ.
+            for node in "$path"/ng*n"${name##*n}"; do
+                node=/dev/${node##*/}
+                [ -c "$node" ] && return 0
+            done
         done
     done
     return 1
@@ -204,7 +203,7 @@ passthrough_removal() { # the drive goes away under I/O: clean errors, other nam
     wait "$job" || fail "the other namespace noticed"
     is_live "$ctrl" || fail "$ctrl is $(state "$ctrl")"
     echo 1 >/sys/bus/pci/rescan
-    soon 60 find_drive PLAIN 1 || { ls -l /sys/class/nvme/ /sys/class/nvme/*/ /dev/ng*; fail "the drive did not come back"; }
+    soon 60 find_drive PLAIN 1 || fail "the drive did not come back"
     kill %% 2>/dev/null || true
     again() { dd if="$dev" of=/dev/null bs=4k count=1 iflag=direct; }
     soon 60 again || fail "the namespace does not serve again ($first, now $node)"
