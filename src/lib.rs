@@ -20,7 +20,7 @@
 //! | Read, Write, Flush and any other I/O command | [`io`] |
 //! | admin commands | [`admin`], and one file each for [`identify`], [`features`], [`log_page`], [`error_log`], [`persistent_event`], [`events`] |
 //! | Connect, properties | [`fabrics`], [`controller`], [`claims`] |
-//! | discovery | [`discovery`] |
+//! | discovery | [`discovery`], [`mdns`] |
 //! | what exists: ports, subsystems, namespaces | [`target`], [`subsystem`], [`namespace`] |
 //! | what one reactor keeps of it | [`local`] |
 //! | files and devices that grow or shrink | [`watch`] |
@@ -49,6 +49,7 @@ pub mod keep_alive;
 pub mod local;
 pub mod log_page;
 pub mod logging;
+pub mod mdns;
 pub mod metrics;
 pub mod namespace;
 pub mod persistent_event;

@@ -13,7 +13,7 @@ use weft::{
     config::{AllowedHosts, Config, Format, Loaded, TransportKind},
     control,
     daemon::Daemon,
-    drives, logging,
+    drives, logging, mdns,
     target::Target,
 };
 
@@ -154,10 +154,21 @@ fn run(config: &Config, is_default: bool) -> Result<()> {
         }
     };
     announce(config, &daemon.target, &control, is_default);
+    // Says goodbye when it is dropped.
+    let announcement = if config.discovery.mdns { announce_by_mdns(&daemon.target) } else { None };
     daemon.join().context("a reactor failed")?;
+    drop(announcement);
     control.stop();
     tracing::info!("stopped");
     Ok(())
+}
+
+/// Announces the discovery service on the local network; whoever knows the address needs none of it.
+fn announce_by_mdns(target: &Target) -> Option<mdns::Announcement> {
+    mdns::announce(target).unwrap_or_else(|error| {
+        tracing::warn!("cannot announce the discovery service by mDNS: {error}; weft serves without it");
+        None
+    })
 }
 
 /// Says what is exported and how to use it.

@@ -28,6 +28,7 @@ mod inside;
 mod io;
 mod lifecycle;
 mod log_pages;
+mod mdns;
 mod metrics;
 mod pressure;
 mod ranges;

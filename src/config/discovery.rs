@@ -19,8 +19,9 @@ pub(super) fn read(section: Option<Section<'_>>, subsystems: &[Subsystem]) -> Di
         let message = format!("{} is the NQN of a subsystem: expected a different one", nqn.value);
         section.mistake(nqn.at, "nqn", message);
     }
+    let mdns = section.flag("mdns").is_some_and(|flag| flag.value);
     section.finish();
-    Discovery { nqn: nqn.map_or_else(Nqn::discovery, |nqn| nqn.value) }
+    Discovery { nqn: nqn.map_or_else(Nqn::discovery, |nqn| nqn.value), mdns }
 }
 
 /// Reads the referrals; a host that is sent back here would go round in circles.

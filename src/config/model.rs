@@ -117,6 +117,8 @@ pub struct Port {
 pub struct Discovery {
     /// Its name besides the well-known one, or that.
     pub nqn: Nqn,
+    /// Whether it is announced on the local network.
+    pub mdns: bool,
 }
 
 /// `[[referral]]`: another discovery service.
@@ -271,7 +273,7 @@ impl Default for Metrics {
 
 impl Default for Discovery {
     fn default() -> Self {
-        Self { nqn: Nqn::discovery() }
+        Self { nqn: Nqn::discovery(), mdns: false }
     }
 }
 

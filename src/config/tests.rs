@@ -58,6 +58,7 @@ address = "0.0.0.0:8009"
 discovery = true
 [discovery]
 nqn = "nqn.2026-12.io.weft:discovery"
+mdns = true
 [[referral]]
 transport = "rdma"
 address = "[2001:db8::1]:8009"
@@ -230,7 +231,7 @@ fn every_key_arrives() {
 fn every_key_of_ports_and_discovery_arrives() {
     let Loaded { config, .. } = Config::parse(EVERY_KEY, "weft.toml").unwrap();
     assert_eq!(config.state_dir.as_deref(), Some(Path::new("state")));
-    assert_eq!(config.discovery.nqn, nqn("nqn.2026-12.io.weft:discovery"));
+    assert_eq!((config.discovery.nqn, config.discovery.mdns), (nqn("nqn.2026-12.io.weft:discovery"), true));
     let referral = |transport, address: &str, name: &str, port_id| Referral {
         transport,
         address: address.parse().unwrap(),

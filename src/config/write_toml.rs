@@ -56,6 +56,7 @@ pub(super) fn write(config: &Config) -> String {
     if config.discovery != Discovery::default() {
         out.section("[discovery]");
         out.text("nqn", config.discovery.nqn.as_str());
+        out.key_unless_default("mdns", config.discovery.mdns, false);
     }
     config.referrals.iter().for_each(|referral| write_referral(&mut out, referral));
     let offering = config.ports.iter().filter(|port| !port.discovery);

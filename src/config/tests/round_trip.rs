@@ -172,11 +172,12 @@ fn common_limits() -> impl Strategy<Value = Limits> {
 type AboutWeft = (Option<String>, Option<PathBuf>, Discovery, Metrics, Reactors, Limits);
 
 fn about_weft() -> impl Strategy<Value = AboutWeft> {
-    let discovery = Discovery { nqn: nqn("nqn.2026-12.io.weft:discovery-service") };
+    let name = prop_oneof![Just(Nqn::discovery()), Just(nqn("nqn.2026-12.io.weft:discovery-service"))];
+    let discovery = (name, any::<bool>()).prop_map(|(nqn, mdns)| Discovery { nqn, mdns });
     let everything = (
         option::of(Just("warn,weft=debug".to_owned())),
         option::of("/\\PC{1,20}".prop_map(PathBuf::from)),
-        prop_oneof![Just(Discovery::default()), Just(discovery)],
+        discovery,
         address(1).prop_map(|address| Metrics { address }),
         (option::of(1..=256_usize), 0..=1_000_000_u64, 16384..=32768_u64).prop_map(|(count, poll, pages)| {
             Reactors {
