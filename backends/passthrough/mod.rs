@@ -192,12 +192,11 @@ impl DriveNamespace {
 
     /// What weft makes of it, in a line.
     pub fn summary(&self) -> String {
-        let Abilities { compare, write_zeroes, dataset_management, verify } = self.abilities;
+        let Abilities { compare, write_zeroes, dataset_management } = self.abilities;
         let lacking: Vec<&str> = [
             (compare, "Compare"),
             (write_zeroes, "Write Zeroes"),
             (dataset_management, "Dataset Management"),
-            (verify, "Verify"),
         ]
         .into_iter()
         .filter_map(|(has, name)| (!has).then_some(name))

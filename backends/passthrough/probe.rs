@@ -25,8 +25,6 @@ pub struct Abilities {
     pub write_zeroes: bool,
     /// Dataset Management.
     pub dataset_management: bool,
-    /// Verify.
-    pub verify: bool,
 }
 
 /// What a namespace of a drive is, and how much one command may move.
@@ -155,7 +153,6 @@ impl DriveNamespace {
                 compare: has(nvm_commands::COMPARE),
                 write_zeroes: has(nvm_commands::WRITE_ZEROES),
                 dataset_management: has(nvm_commands::DATASET_MANAGEMENT),
-                verify: has(nvm_commands::VERIFY),
             },
             multipath: sysfs.multipath,
             model: text(&controller.model_number),

@@ -285,17 +285,4 @@ mod unit {
         assert_eq!(polls.borrow().len(), 127, "a waker that outlives its task does nothing to the next one");
         executor.leave();
     }
-
-    #[test]
-    fn a_task_woken_in_its_own_last_poll_ends_all_the_same() {
-        let executor = Rc::new(Executor::new(201));
-        executor.enter();
-        executor.spawn(std::iter::once(poll_fn(|cx| {
-            cx.waker().wake_by_ref();
-            Poll::Ready(())
-        })));
-        executor.run_ready();
-        assert_eq!((executor.tasks(), executor.has_ready()), (0, false));
-        executor.leave();
-    }
 }

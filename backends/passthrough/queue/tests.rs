@@ -91,8 +91,7 @@ fn namespace(abilities: Abilities) -> DriveNamespace {
     }
 }
 
-const ALL: Abilities =
-    Abilities { compare: true, write_zeroes: true, dataset_management: true, verify: true };
+const ALL: Abilities = Abilities { compare: true, write_zeroes: true, dataset_management: true };
 
 /// Runs `test` with a queue to a drive whose block n is full of the byte n.
 fn with_drive<F: Future<Output = ()> + 'static>(
